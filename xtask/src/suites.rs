@@ -45,6 +45,7 @@ mod reference;
 mod restart_server;
 mod rings;
 mod session;
+mod slow;
 mod upgrade;
 mod usage;
 mod user;
@@ -142,6 +143,7 @@ const SUITES: &[Suite] = &[
         run: postgres::run,
     },
     Suite { name: "diag", about: "what is recorded of real programs", run: diag::run },
+    Suite { name: "slow", about: "problems that are staged, and named", run: slow::run },
     Suite { name: "mount", about: "mount(8), fstab, umount, and their options", run: mount::run },
     Suite {
         name: "upgrade",

@@ -92,7 +92,7 @@ impl Array {
             client,
             Arc::clone(&clock),
         );
-        set.set_trace(&observe.trace);
+        set.set_observe(&observe);
         if beside_others {
             set.use_grants(grant.0);
             for nsd in returning {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use strake_env::Clock;
+use strake_env::answering;
 use strake_env::sync::Mutex;
 use strake_observe::Trace;
 use strake_proto::meta::{Counts, Inode, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
@@ -40,10 +41,13 @@ impl MetaLink {
         MetaLink { port, client, clock, applied, synced, room: Mutex::default(), trace }
     }
 
-    /// Runs a call, which is an event of the trace while one runs.
+    /// Runs a call. It is a wait of the request that it belongs to, and an event of the trace
+    /// while one runs.
     fn traced<T>(&self, name: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
         let begun = self.trace.begin();
+        let wait = answering::wait(name);
         let result = call();
+        drop(wait);
         self.trace.end(begun, name, 0, None, result.is_err());
         result
     }

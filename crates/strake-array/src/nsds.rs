@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use strake_env::sync::{Condvar, Mutex, RwLock, WatchedMutex, WatchedRwLock};
-use strake_observe::Trace;
+use strake_observe::Observe;
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
@@ -133,8 +133,8 @@ pub struct NsdSet {
     mending: WatchedMutex<Mending>,
     /// What the NSDs grant this client. `None` for a single mount.
     holdings: Option<Holdings>,
-    /// Calls are events of it.
-    trace: Option<Arc<Trace>>,
+    /// Where calls are timed.
+    observe: Option<Arc<Observe>>,
 }
 
 /// The log names at most so many bad strips of one NSD. Further ones are only counted.
@@ -269,7 +269,7 @@ impl NsdSet {
             called: Condvar::new(),
             mending: WatchedMutex::default(),
             holdings: None,
-            trace: None,
+            observe: None,
         };
         for (slot, port) in ports {
             if set.deleted.read().contains(&slot) {

@@ -6,6 +6,7 @@
 //! thread has begun. So a job ends even when all threads are busy, and jobs may be nested.
 #![allow(unsafe_code, reason = "borrows of the owner's stack cross threads; this is the one place")]
 
+use crate::answering;
 use crate::cause::{self, Cause};
 use crate::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -124,6 +125,7 @@ impl FanOut {
         while let Some(index) = self.take_part(&job) {
             job.part(index);
         }
+        let _wait = answering::wait(answering::PARTS);
         let mut state = job.state.lock();
         while state.remaining > 0 {
             job.ended.wait(&mut state);

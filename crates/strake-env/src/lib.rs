@@ -2,6 +2,7 @@
 //! operating system for these itself, so that tests can simulate all of it. Clocks, disks and
 //! sockets are handed in from above; threads, locks and channels are types of this crate.
 
+pub mod answering;
 pub mod buffer;
 pub mod cause;
 pub mod channel;

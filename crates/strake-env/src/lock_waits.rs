@@ -12,6 +12,7 @@
 //! - A wait that is listed went on while the holders were read (see [`lock_waits`]).
 //! - A thread's row goes with the thread.
 
+use crate::answering;
 use crate::thread::{self, Thread};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
@@ -167,7 +168,10 @@ impl Drop for Held {
 }
 
 /// Notes that this thread waits for a lock, until it is dropped.
-pub(crate) struct Wait(());
+pub(crate) struct Wait {
+    /// The time of the wait counts for the request that this thread answers.
+    _span: answering::Span,
+}
 
 impl Wait {
     /// The lock at this address is not free.
@@ -175,7 +179,7 @@ impl Wait {
     pub(crate) fn new(lock: usize, name: &'static str, mode: &'static str) -> Wait {
         let waiting = Waiting { lock, name, mode, since: now() };
         let _ = OWN.try_with(|own| *own.row.waiting.lock() = Some(waiting));
-        Wait(())
+        Wait { _span: answering::wait(name) }
     }
 }
 

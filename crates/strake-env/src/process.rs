@@ -65,6 +65,59 @@ pub fn resident_bytes() -> Result<u64> {
         .ok_or_else(|| Error::new(ErrorKind::Internal, "/proc/self/status has no VmRSS"))
 }
 
+/// Times of the machine and of this process. What the host does not tell is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineTimes {
+    /// The time of all processors together, idle or not, in nanoseconds.
+    pub all: u64,
+    /// Of this, the time in which they were not idle.
+    pub busy: u64,
+    /// The processor time of this process in nanoseconds.
+    pub own: u64,
+    /// Bytes that the machine's network interfaces received, except the one to itself.
+    pub received: u64,
+    /// Bytes that they sent.
+    pub sent: u64,
+}
+
+/// Asks the kernel for the times until now (proc(5)).
+pub fn machine_times() -> MachineTimes {
+    #[cfg(any(test, feature = "simulation"))]
+    if crate::simulation::is_simulated() {
+        return MachineTimes::default();
+    }
+    let (all, busy) = std::fs::read_to_string("/proc/stat").map_or((0, 0), |it| processors(&it));
+    let network = std::fs::read_to_string("/proc/net/dev");
+    let (received, sent) = network.map_or((0, 0), |text| network_bytes(&text));
+    let own = clock_gettime(ClockId::ProcessCPUTime);
+    let own = own.tv_sec.unsigned_abs() * NANOS_PER_SECOND + own.tv_nsec.unsigned_abs();
+    MachineTimes { all, busy, own, received, sent }
+}
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// All and busy nanoseconds from the first line of `/proc/stat`.
+fn processors(text: &str) -> (u64, u64) {
+    let line = text.lines().next().and_then(|line| line.strip_prefix("cpu "));
+    let ticks: Vec<u64> =
+        line.into_iter().flat_map(str::split_whitespace).filter_map(|it| it.parse().ok()).collect();
+    // The first eight are disjoint: user, nice, system, idle, iowait, irq, softirq, steal.
+    let tick = NANOS_PER_SECOND / rustix::param::clock_ticks_per_second().max(1);
+    let all: u64 = ticks.iter().take(8).sum();
+    let idle: u64 = ticks.iter().skip(3).take(2).sum();
+    (all * tick, (all - idle) * tick)
+}
+
+/// Bytes received and sent from `/proc/net/dev`.
+fn network_bytes(text: &str) -> (u64, u64) {
+    let interfaces = text.lines().filter_map(|line| line.trim().split_once(':'));
+    let others = interfaces.filter(|(name, _)| *name != "lo");
+    others.fold((0, 0), |(received, sent), (_, counts)| {
+        let mut counts = counts.split_whitespace().map(|it| it.parse::<u64>().unwrap_or(0));
+        (received + counts.next().unwrap_or(0), sent + counts.nth(7).unwrap_or(0))
+    })
+}
+
 /// The name of another process (proc(5), `comm`). `None` if it has ended, or for 0, which stands
 /// for the kernel.
 pub fn name(process: u32) -> Option<String> {
@@ -95,4 +148,22 @@ pub fn keep_descriptors() {
     };
     // Linux 5.11 has it, and 5.17 is needed anyway.
     debug_assert_eq!(kept, 0, "close_range");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_times_of_the_machine_are_read_from_the_kernels_tables() {
+        let tick = NANOS_PER_SECOND / rustix::param::clock_ticks_per_second();
+        let stat = "cpu  10 20 30 400 5 6 7 8 90 100\ncpu0 1 2 3 4\n";
+        assert_eq!(processors(stat), (486 * tick, 81 * tick));
+        assert_eq!(processors(""), (0, 0));
+        let dev = "Inter-|   Receive  |  Transmit\n face |bytes packets | bytes packets\n    \
+                   lo: 5 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\n  eth0: 100 1 0 0 0 0 0 0 70 1 0 0 0 0 0 0\n";
+        assert_eq!(network_bytes(dev), (100, 70));
+        let now = machine_times();
+        assert!(now.own > 0 && now.busy > 0 && now.all >= now.busy, "{now:?}");
+    }
 }

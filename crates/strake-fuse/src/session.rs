@@ -8,7 +8,7 @@
 
 use crate::abi::{
     InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_OLDEST, MINOR_WITH_EPOCHS, Opcode, OutHeader,
-    init_flag,
+    WriteIn, init_flag, open_flag,
 };
 use crate::adapter::{Adapter, Answer};
 use crate::awake::{self, Awake, StayAwake};
@@ -28,11 +28,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_client::Vfs;
 use strake_client::invalidate::{Invalidate, this_thread_serves};
+use strake_env::answering::{self, Waits};
 use strake_env::cause::{Cause, CauseGuard};
 use strake_env::sync::Mutex;
 use strake_env::thread::JoinHandle;
 use strake_env::{AlignedBuffer, Clock, LentBuffer, RealClock};
-use strake_observe::{IoDirection, Observe, Operation};
+use strake_observe::{IoDirection, Observe, Operation, Request, RequestKind};
 use strake_proto::errno::errno;
 use strake_proto::{Error, ErrorKind, Result};
 use tracing::{debug, error, warn};
@@ -397,6 +398,42 @@ impl Server {
         }
     }
 
+    /// Adds a request to what its process and file have asked for. `waits` is what the calling
+    /// thread waited for meanwhile.
+    fn note(
+        &self,
+        (opcode, header, body): (Opcode, &InHeader, &[u8]),
+        (bytes, took): (u64, Duration),
+        answer: &Result<Answer>,
+        waits: Waits,
+    ) {
+        let write = match opcode {
+            Opcode::Write => WriteIn::decode(body),
+            // These have no answer, so nobody waits for it.
+            Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt => return,
+            _ => None,
+        };
+        let kind = match opcode {
+            Opcode::Read => RequestKind::Read,
+            Opcode::Write if write.is_some_and(|it| it.flags & open_flag::DSYNC != 0) => {
+                RequestKind::Sync
+            }
+            Opcode::Write => RequestKind::Write,
+            Opcode::Fsync | Opcode::FsyncDir | Opcode::SyncFs => RequestKind::Sync,
+            _ => RequestKind::Names,
+        };
+        self.observe.requests.note(&Request {
+            process: header.pid,
+            inode: header.nodeid,
+            kind,
+            offset: write.map_or(0, |it| it.offset),
+            bytes,
+            took,
+            is_refused: matches!(answer, Err(error) if error.kind() == ErrorKind::NoSpace),
+            waits,
+        });
+    }
+
     /// The calling thread works for this request from now on, if a trace runs.
     fn answer_for(&self, header: &InHeader) -> Option<CauseGuard> {
         let InHeader { unique: request, nodeid: inode, pid: process, .. } = *header;
@@ -436,6 +473,7 @@ impl Server {
         let _cause = self.answer_for(header);
         let answer = self.lasting(header).note(|| {
             let start = operation.map(|operation| operation.begin());
+            let waiting = answering::Answer::begin();
             let answer = slot.hold(header, || {
                 let answer = self.adapter.answer(header, opcode, body, data);
                 // The kernel has let the change through, so the mount may have become writable.
@@ -456,6 +494,7 @@ impl Server {
                 _ => Duration::ZERO,
             };
             self.count(opcode, bytes, took);
+            self.note((opcode, header, body), (bytes, took), &answer, waiting.end());
             overdue::ended(opcode, header, took);
             (answer, took)
         });

@@ -30,6 +30,16 @@ impl Recorder {
         self.max.fetch_max(nanos, Relaxed);
     }
 
+    /// How many durations were recorded.
+    pub(crate) fn count(&self) -> u64 {
+        self.buckets.iter().map(|count| count.load(Relaxed)).sum()
+    }
+
+    /// The sum of all durations, in nanoseconds.
+    pub(crate) fn sum_ns(&self) -> u64 {
+        self.sum.load(Relaxed)
+    }
+
     /// A snapshot of the counts so far.
     pub(crate) fn snapshot(&self) -> Histogram {
         let counts = self.buckets.iter().map(|count| count.load(Relaxed));

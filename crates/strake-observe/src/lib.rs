@@ -2,27 +2,39 @@
 //! every wait has a name ([`Waiters`]), and every operation has a histogram ([`OperationStats`]).
 //! Recording is cheap enough to be always on. Snapshots are plain data, which listings print or
 //! encode as JSON. While a trace runs ([`Trace`]), operations and I/Os are also events of it, each
-//! with the request that it is part of.
+//! with the request that it is part of. The last minutes are kept ([`Recent`]). So somebody who
+//! asks later can be told what was slow in them ([`slow::explain`]).
 
 #![warn(missing_docs)]
 
 mod chrome;
+pub mod disk_times;
 mod format;
 mod histogram;
 pub mod iohist;
 pub mod monitor;
 pub mod operations;
+pub mod recent;
 pub mod request_histogram;
+pub mod requests;
 mod ring;
+pub mod slow;
+pub mod slow_report;
 pub mod trace;
 pub mod trace_report;
 pub mod waiters;
 
 pub use chrome::write_chrome_trace;
+pub use disk_times::{DiskTimes, DiskWork, MeasuredDisk};
 pub use iohist::{BufferType, IoDirection, IoHistory, IoRecord, IoSide, print_io_history};
 pub use monitor::IoCounters;
-pub use operations::{Operation, OperationSnapshot, OperationStats, print_operations};
+pub use operations::{
+    Operation, OperationSnapshot, OperationStats, OperationSums, print_operations,
+};
+pub use recent::Recent;
 pub use request_histogram::{HistogramOrder, Pattern, RequestHistogramView, RequestHistograms};
+pub use requests::{Request, RequestKind, Requests};
+pub use slow_report::{Finding, SlowReport, print_slow_report};
 pub use trace::{Labels, Trace, TraceEvent, TraceStatus};
 pub use trace_report::{TraceBy, TraceQuestion, TraceReport, print_trace_report};
 pub use waiters::{RequestWait, WaitGuard, WaiterSnapshot, Waiters, print_waiters};
@@ -40,6 +52,14 @@ pub struct Observe {
     pub operations: OperationStats,
     /// How many requests of each size there were, and how long they took, if somebody wants it.
     pub histograms: RequestHistograms,
+    /// What programs asked for lately, by process and file.
+    pub requests: Requests,
+    /// How long the disks of this process take.
+    pub disks: DiskTimes,
+    /// How long calls of NSDs take.
+    pub calls: DiskTimes,
+    /// The last minutes.
+    pub recent: Recent,
     /// The trace, which runs only when somebody has started it.
     pub trace: Arc<Trace>,
 }
@@ -53,6 +73,10 @@ impl Observe {
             waiters: Arc::new(Waiters::new(Arc::clone(&clock))),
             operations: OperationStats::new(clock, Arc::clone(&trace)),
             histograms: RequestHistograms::default(),
+            requests: Requests::default(),
+            disks: DiskTimes::default(),
+            calls: DiskTimes::default(),
+            recent: Recent::default(),
             trace,
         })
     }

@@ -97,6 +97,20 @@ impl OperationStats {
         self.begun.load(Relaxed)
     }
 
+    /// The sums of all operations that ran at least once, by name. They cost less than a
+    /// [`OperationStats::snapshot`].
+    pub fn sums(&self) -> Vec<OperationSums> {
+        let table = self.table.read();
+        let all = table.values().map(|operation| OperationSums {
+            name: operation.name,
+            count: operation.histogram.count(),
+            failures: operation.failures.load(Relaxed),
+            bytes: operation.bytes.load(Relaxed),
+            nanos: operation.histogram.sum_ns(),
+        });
+        all.filter(|sums| sums.count > 0).collect()
+    }
+
     /// All operations that ran at least once, by name.
     pub fn snapshot(&self) -> Vec<OperationSnapshot> {
         let table = self.table.read();
@@ -108,6 +122,21 @@ impl OperationStats {
         });
         all.filter(|operation| operation.durations.count() > 0).collect()
     }
+}
+
+/// The sums of one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationSums {
+    /// Its name.
+    pub name: &'static str,
+    /// How often it ran.
+    pub count: u64,
+    /// How often it failed.
+    pub failures: u64,
+    /// Bytes moved, if it moves any.
+    pub bytes: u64,
+    /// The time of all runs in nanoseconds.
+    pub nanos: u64,
 }
 
 /// The counters of one operation as plain data.
@@ -179,6 +208,9 @@ mod tests {
             .map(|operation| (operation.name.as_str(), operation.failures, operation.bytes))
             .collect();
         assert_eq!(seen, [("mkdir", 1, 0), ("read", 1, 4096)]);
+        let read =
+            OperationSums { name: "read", count: 2, failures: 1, bytes: 4096, nanos: 4_000_000 };
+        assert_eq!(stats.sums()[1], read);
         assert_eq!(listed[1].durations.mean_ns(), 2e6);
         let mut text = String::new();
         print_operations(&mut text, &listed).expect("a string takes all");

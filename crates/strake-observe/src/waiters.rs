@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_env::Clock;
 use strake_env::WaitNames;
+use strake_env::answering;
 use strake_env::lock_waits::{LockHolder, LockWait, lock_waits};
 use strake_env::sync::Mutex;
 use strake_env::thread::{self, Thread};
@@ -82,6 +83,8 @@ pub struct Waiters {
 pub struct WaitGuard<'a> {
     waiters: &'a Waiters,
     index: usize,
+    /// The time of the wait counts for the request that this thread answers.
+    _span: answering::Span,
 }
 
 /// The guard of a request that waits without a thread. Dropping it ends the wait.
@@ -118,7 +121,8 @@ impl Waiters {
         reason: &'static str,
         detail: impl Into<Cow<'static, str>>,
     ) -> WaitGuard<'_> {
-        WaitGuard { waiters: self, index: self.begin(reason, detail.into()) }
+        let index = self.begin(reason, detail.into());
+        WaitGuard { waiters: self, index, _span: answering::wait(reason) }
     }
 
     /// Like [`Waiters::enter`], for a request that no thread waits with. `who` stands in place of

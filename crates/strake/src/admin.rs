@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 use strake_env::net::UnixStream;
+use strake_observe::recent::Filter;
 use strake_observe::{HistogramOrder, IoCounters, Labels, TraceEvent, TraceQuestion};
 use strake_proto::{Error, ErrorKind, Result};
 
@@ -57,6 +58,13 @@ pub(crate) enum Request {
         inode: u64,
         /// At most so many of its blocks are looked for on the disks.
         blocks: u64,
+    },
+    /// Say what took the time of the recent past.
+    ExplainSlow {
+        /// How far back.
+        since: Duration,
+        /// Only these requests count.
+        filter: Filter,
     },
     /// Start a trace. What an earlier one has recorded is dropped.
     TraceStart {

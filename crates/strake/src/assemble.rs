@@ -12,7 +12,7 @@ use strake_env::disk::relieved::{Hosts, RelievedDisk, SpaceGiver};
 use strake_env::{Clock, Disk, RealClock, Rng};
 use strake_meta::{MetaOptions, MetaStore};
 use strake_nsd::{BlockStore, BlockStoreOptions, Service};
-use strake_observe::Observe;
+use strake_observe::{MeasuredDisk, Observe};
 use strake_proto::meta::{AttrChange, Configuration, MetaEntry, MetaOp, MetaPort};
 use strake_proto::{ClientId, Error, ErrorKind, FsId, Ino, NsdId, PoolMap, Result};
 use strake_store::Container;
@@ -308,7 +308,9 @@ pub(crate) fn open_nsd(
         let limit = config.settings.time("nsd_io_limit");
         let guard = Arc::new(GuardedDisk::new(Arc::clone(&file) as Arc<dyn Disk>, limit));
         let host = hosts.host(file.identity()?.0);
-        let disk = RelievedDisk::new(Arc::clone(&guard) as Arc<dyn Disk>, Arc::clone(&host));
+        let (clock, time) = (RealClock::shared(), observe.disks.of(NsdId(nsd.id)));
+        let measured = MeasuredDisk::new(Arc::clone(&guard) as Arc<dyn Disk>, clock, time);
+        let disk = RelievedDisk::new(Arc::new(measured), Arc::clone(&host));
         let container = Container::open(Arc::new(disk))?;
         let superblock = container.superblock();
         if superblock.cluster != config.cluster_id()? || superblock.nsd != NsdId(nsd.id) {

@@ -11,6 +11,7 @@ mod figures;
 mod known;
 mod listing;
 mod manage;
+mod recent;
 mod serve;
 mod trace;
 
@@ -183,6 +184,10 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
     start_thread("disk-manager", {
         let daemon = Arc::downgrade(&daemon);
         move || manage::tend(&daemon)
+    })?;
+    start_thread("recorder", {
+        let daemon = Arc::downgrade(&daemon);
+        move || recent::record(&daemon)
     })?;
     start_thread("mount-watch", {
         let (daemon, end) = (Arc::clone(&daemon), Arc::clone(&end));

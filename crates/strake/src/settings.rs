@@ -225,7 +225,7 @@ fn check(setting: &Setting, value: &str) -> Result<()> {
     }
 }
 
-fn parse_time(text: &str) -> Option<Duration> {
+pub(crate) fn parse_time(text: &str) -> Option<Duration> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);
     let count: u64 = digits.parse().ok()?;

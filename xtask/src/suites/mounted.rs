@@ -21,6 +21,8 @@ pub(crate) struct Shape {
     pub(crate) rings: bool,
     /// Blocks are sent as patches wherever that can be, however much of them has changed.
     pub(crate) patches_always: bool,
+    /// The setting `pagepool`.
+    pub(crate) pagepool: &'static str,
     /// The setting `nsd_io_limit`, if it is not the usual one.
     pub(crate) io_limit: Option<&'static str>,
 }
@@ -37,6 +39,7 @@ impl Shape {
             socket: false,
             rings: false,
             patches_always: false,
+            pagepool: "64M",
             io_limit: None,
         }
     }
@@ -86,7 +89,8 @@ impl<'a> Mounted<'a> {
         let mut up = mounted.command("up");
         up.arg("--mount").arg(&mounted.mount).args(["--name", suite, "--code", shape.code]);
         up.args(["--nsds", &shape.nsds.to_string(), "--nsd-size", shape.nsd_size]);
-        up.args(["--block-size", shape.block_size, "--set", "pagepool=64M"]);
+        up.args(["--block-size", shape.block_size]);
+        up.args(["--set", &format!("pagepool={}", shape.pagepool)]);
         if shape.socket {
             up.args(["--set", "rpc=socket"]);
         }

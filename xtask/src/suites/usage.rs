@@ -33,6 +33,9 @@ const FRESH: &[(&str, &str)] = &[
     ("diag", "iohist"),
     ("diag explain", "FILE"),
     ("diag explain --blocks few /", "few"),
+    ("diag explain slow --since never", "10m"),
+    ("diag explain slow --since 1h", "10m"),
+    ("diag explain slow --pid me", "--pid"),
     ("mon io_s -i DATA", "--input"),
     ("mon --timeout 0 io_s", "0"),
     ("mon --repeat few io_s", "few"),
@@ -72,6 +75,7 @@ const PRESENT: &[(&str, &str)] = &[
     ("mon source /nowhere/requests --data DATA", "/nowhere/requests"),
     ("mon -i /nowhere/requests --data DATA", "/nowhere/requests"),
     ("diag explain /proc --data DATA", "is not in the file system"),
+    ("diag explain slow --path /proc --data DATA", "is not in the file system"),
     ("diag trace report --nsd nsd9 --data DATA", "nsd4"),
     ("diag trace report --file /proc --data DATA", "is not in the file system"),
 ];

@@ -1,18 +1,23 @@
-//! Calls of NSDs as events of a trace.
+//! Calls of NSDs: each is timed, each is a wait of the request that it belongs to, and each is an
+//! event of a trace while one runs.
 
 use super::NsdSet;
 use std::sync::Arc;
-use strake_observe::Trace;
+use strake_env::answering;
+use strake_observe::{DiskWork, Observe};
 use strake_proto::nsd::{NsdPort, NsdReply, NsdRequest};
 use strake_proto::{Result, SlotIndex};
 
+/// What a request waits for while an NSD works for it.
+const CALL: &str = "NSD call";
+
 impl NsdSet {
-    /// Makes calls events of `trace`.
-    pub(crate) fn set_trace(&mut self, trace: &Arc<Trace>) {
-        self.trace = Some(Arc::clone(trace));
+    /// Has calls timed.
+    pub(crate) fn set_observe(&mut self, observe: &Arc<Observe>) {
+        self.observe = Some(Arc::clone(observe));
     }
 
-    /// Like [`NsdSet::ask`], and an event of the trace while one runs.
+    /// Like [`NsdSet::ask`], and timed.
     pub(super) fn traced(
         &self,
         slot: SlotIndex,
@@ -21,13 +26,31 @@ impl NsdSet {
         send: &[u8],
         receive: &mut [u8],
     ) -> Result<NsdReply> {
-        let Some(trace) = self.trace.as_ref().filter(|trace| trace.is_on()) else {
-            return self.ask(port, request, send, receive);
-        };
-        let (begun, bytes) = (trace.begin(), (send.len() + receive.len()) as u64);
+        let Some(observe) = &self.observe else { return self.ask(port, request, send, receive) };
+        let (begun, bytes) = (self.clock.monotonic(), (send.len() + receive.len()) as u64);
+        let wait = answering::wait(CALL);
         let result = self.ask(port, request, send, receive);
-        trace.end(begun, name_of(request), bytes, Some(self.nsd(slot)), result.is_err());
+        drop(wait);
+        let nsd = self.nsd(slot);
+        if let Some(work) = work_of(request) {
+            let took = self.clock.monotonic().saturating_sub(begun);
+            observe.calls.of(nsd).record(work, took, bytes);
+        }
+        let trace = &observe.trace;
+        if trace.is_on() {
+            trace.end(Some(begun), name_of(request), bytes, Some(nsd), result.is_err());
+        }
         result
+    }
+}
+
+/// What the NSD does for a request, as far as that can be compared with other NSDs.
+fn work_of(request: &NsdRequest) -> Option<DiskWork> {
+    match request {
+        NsdRequest::Write { .. } | NsdRequest::Patch { .. } => Some(DiskWork::Write),
+        NsdRequest::Read { .. } => Some(DiskWork::Read),
+        NsdRequest::Commit { .. } => Some(DiskWork::Sync),
+        _ => None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod explain;
 mod file;
+mod slow;
 mod trace;
 
 use crate::admin::{self, Request};
@@ -18,6 +19,7 @@ use strake_proto::{Error, ErrorKind, NsdId, Result};
 /// Show what the daemon did, what it does, and what it waits for.
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:
+  strake diag explain slow       why it is slow, in words, and what to do
   strake diag iohist | tail      the last I/Os: which disk, how large, how long
   strake diag waiters            everything that waits, and for what
   strake diag stats              count, rate and latency of every operation

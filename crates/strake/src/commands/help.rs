@@ -12,12 +12,17 @@ use strake_proto::{Error, ErrorKind, Result};
 /// A document: its name as a topic, what it is about, and its text.
 struct Topic(&'static str, &'static str, &'static str);
 
-const TOPICS: [Topic; 9] = [
+const TOPICS: [Topic; 10] = [
     Topic("start", "what Strake is, and the first hour", include_str!("../../../../README.md")),
     Topic(
         "operating",
         "daily work: disks, mounts, settings, waits",
         include_str!("../../../../docs/operating.md"),
+    ),
+    Topic(
+        "why-slow",
+        "why is it slow, and what to do about it",
+        include_str!("../../../../docs/operating/why-is-it-slow.md"),
     ),
     Topic(
         "semantics",

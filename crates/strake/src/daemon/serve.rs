@@ -222,6 +222,7 @@ impl Daemon {
             Request::IoCounters { reset } => encode(&self.io_counters(*reset)),
             Request::Histograms { order } => encode(&self.observe.histograms.control(order)),
             Request::ExplainFile { inode, blocks } => encode(&self.explain(*inode, *blocks)?),
+            Request::ExplainSlow { since, filter } => encode(&self.explain_slow(*since, *filter)),
             Request::TraceStart { events } => {
                 self.observe.trace.start(*events);
                 Ok(Value::Null)

@@ -1,11 +1,12 @@
 //! `strake diag explain FILE`: what is known of one file.
 
 use super::file::inode_of;
+use super::slow::{self, SlowArgs};
 use crate::admin::{self, Request};
 use crate::commands::fs::Target;
 use crate::output;
 use crate::registry;
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,9 @@ use strake_proto::{ByteCount, Error, ErrorKind, Result};
 
 /// Arguments of `strake diag explain`.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(after_help = "Examples:
+  strake diag explain slow                              why it is slow, in words
   strake diag explain /mnt/strake/film.mkv              where it lies and what is in memory
   strake diag explain --blocks 100000 /mnt/strake/big   look for more of its blocks on the disks
   strake diag explain --json /mnt/strake/film.mkv")]
@@ -24,8 +27,16 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     blocks: u64,
     /// A file or directory of the file system.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    #[arg(value_name = "FILE", required = true)]
+    file: Option<PathBuf>,
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+/// What is explained, if it is no file.
+#[derive(Subcommand, Debug)]
+enum What {
+    Slow(SlowArgs),
 }
 
 /// The answer to [`Request::ExplainFile`].
@@ -102,16 +113,21 @@ pub(crate) struct Memory {
 
 /// Runs `strake diag explain`.
 pub(super) fn run(args: &ExplainArgs) -> Result<()> {
+    let file = match (&args.what, &args.file) {
+        (Some(What::Slow(args)), _) => return slow::run(args),
+        (None, Some(file)) => file,
+        (None, None) => return Err(Error::new(ErrorKind::Invalid, "name a FILE, or `slow`")),
+    };
     let dir = registry::find(args.target.data.as_deref())?;
-    let inode = inode_of(&dir, &args.file)?;
+    let inode = inode_of(&dir, file)?;
     let request = Request::ExplainFile { inode, blocks: args.blocks };
     let mut explained: Explained = admin::ask(&dir, &request)?;
-    explained.locks = locks_of(&args.file, inode)?;
+    explained.locks = locks_of(file, inode)?;
     if args.target.json {
         return output::print_json(&explained);
     }
     let mut text = String::new();
-    print(&mut text, &args.file.display().to_string(), &explained)
+    print(&mut text, &file.display().to_string(), &explained)
         .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
     print!("{text}");
     Ok(())

@@ -1,0 +1,253 @@
+//! Each cause is named where it is staged, and none where nothing is.
+
+use super::*;
+use crate::recent::{PoolSample, ProcessorSample};
+use crate::requests::Request;
+use strake_env::answering::Waits;
+
+/// A minute in which requests are made one after the other.
+#[derive(Default)]
+struct Minute {
+    window: Window,
+    facts: Facts,
+}
+
+const MS: u64 = 1_000_000;
+
+impl Minute {
+    fn new() -> Minute {
+        let mut minute = Minute::default();
+        minute.window.pool = PoolSample { budget: 4 << 30, used: 0, dirty: 0 };
+        minute.facts.space = (1..=4).map(|nsd| (NsdId(nsd), 1 << 40, 1 << 39)).collect();
+        minute.facts.nsds = (1..=4).map(|nsd| (NsdId(nsd), format!("nsd{nsd}"))).collect();
+        minute.window.nanos = 60_000 * MS;
+        minute.window.busy = 60_000 * MS;
+        for nsd in 1..=4 {
+            for work in DiskWork::ALL {
+                minute.disk(nsd, work, 100, 2);
+            }
+        }
+        minute
+    }
+
+    /// `count` requests that take `ms` each and wait for all of that, but for a tenth.
+    fn ask(
+        &mut self,
+        kind: RequestKind,
+        count: u64,
+        (ms, bytes): (u64, u64),
+        reason: &'static str,
+    ) {
+        self.ask_at(kind, count, (ms, bytes), reason, 0);
+    }
+
+    fn ask_at(
+        &mut self,
+        kind: RequestKind,
+        count: u64,
+        (ms, bytes): (u64, u64),
+        reason: &'static str,
+        offset: u64,
+    ) {
+        let mut waits = Waits::NONE;
+        if !reason.is_empty() {
+            waits.add(reason, ms * MS * 9 / 10);
+        }
+        let took = Duration::from_millis(ms);
+        let (process, inode) = (7, 12);
+        let request =
+            Request { process, inode, kind, offset, bytes, took, is_refused: false, waits };
+        let key = AccountKey { process, inode };
+        for _ in 0..count {
+            self.window.all.note(&request);
+            self.window.account.note(&request);
+            self.window.accounts.entry(key).or_default().note(&request);
+        }
+    }
+
+    fn disk(&mut self, nsd: u32, work: DiskWork, count: u64, ms: u64) {
+        let sums = self.window.disks.entry((NsdId(nsd), work)).or_default();
+        (0..count).for_each(|_| sums.count(Duration::from_millis(ms), 4096));
+    }
+
+    fn explain(&self) -> SlowReport {
+        let name = |process| (process == 7).then(|| "dd".to_owned());
+        explain(Duration::from_secs(60), &self.window, &self.facts, &name)
+    }
+
+    fn found(&self) -> Vec<String> {
+        self.explain().findings.into_iter().map(|finding| finding.id).collect()
+    }
+}
+
+#[test]
+fn ordinary_work_on_equal_disks_is_not_slow() {
+    let mut minute = Minute::new();
+    assert_eq!(minute.found(), [""; 0]);
+    minute.ask(RequestKind::Read, 1000, (2, 131_072), "NSD I/O completion");
+    minute.ask(RequestKind::Write, 1000, (2, 131_072), "");
+    minute.ask(RequestKind::Names, 100, (1, 0), "");
+    assert_eq!(minute.found(), [""; 0]);
+    let report = minute.explain();
+    assert_eq!(report.requests, 2100);
+    assert_eq!(report.spent.iter().map(|it| it.nanos).sum::<u64>(), report.busy_requests_ns);
+}
+
+#[test]
+fn one_disk_that_takes_longer_than_its_peers_is_named_before_what_it_slows() {
+    let mut minute = Minute::new();
+    minute.disk(3, DiskWork::Write, 400, 60);
+    minute.ask(RequestKind::Write, 100, (100, 1 << 20), "dirty pages to be written");
+    minute.ask(RequestKind::Sync, 50, (100, 0), "NSD I/O completion");
+    let report = minute.explain();
+    let first = &report.findings[0];
+    assert_eq!((&*first.id, report.findings.len()), ("slow-disk", 1));
+    assert_eq!(first.title, "nsd3 is slower than its peers");
+    assert!(first.evidence[0].starts_with("A write takes 48.4 ms on nsd3 and 2.00 ms on"));
+    let who = first.who.as_ref().expect("somebody waited");
+    assert_eq!((&*who.to_string(), who.inode), ("dd (7), inode 12", 12));
+}
+
+#[test]
+fn a_single_long_io_makes_no_disk_slow_and_neither_does_a_fast_one() {
+    let mut minute = Minute::new();
+    minute.disk(3, DiskWork::Write, 1, 20_000);
+    minute.ask(RequestKind::Sync, 15, (1000, 1 << 20), "NSD I/O completion");
+    assert_eq!(slow_disks(&minute.window.disks), []);
+    // Four times as long, and still fast.
+    for (nsd, nanos) in [(1, 100), (2, 100), (3, 400)] {
+        let sums = minute.window.disks.entry((NsdId(nsd), DiskWork::Read)).or_default();
+        *sums = DiskSums::default();
+        (0..100).for_each(|_| sums.count(Duration::from_micros(nanos), 4096));
+    }
+    minute.window.disks.remove(&(NsdId(4), DiskWork::Read));
+    assert_eq!(slow_disks(&minute.window.disks), []);
+}
+
+#[test]
+fn the_way_in_which_programs_write_is_named() {
+    let mut minute = Minute::new();
+    minute.ask(RequestKind::Write, 1000, (1, 512), "");
+    minute.ask(RequestKind::Sync, 1000, (10, 0), "metadata sync");
+    assert_eq!(minute.found(), ["sync-per-record"]);
+
+    let mut minute = Minute::new();
+    minute.ask(RequestKind::Sync, 1000, (10, 512), "metadata sync");
+    assert_eq!(minute.found(), ["sync-per-record"], "with O_SYNC");
+
+    let mut minute = Minute::new();
+    minute.ask_at(RequestKind::Write, 5000, (1, 100), "NSD call", 4097);
+    minute.ask(RequestKind::Sync, 1, (5000, 0), "NSD call");
+    let report = minute.explain();
+    assert_eq!(report.findings[0].id, "small-writes");
+    assert_eq!(report.findings[0].percent, 100, "the sync of small writes belongs to them");
+
+    // The same number of writes in whole units is nobody's fault.
+    let mut minute = Minute::new();
+    minute.ask_at(RequestKind::Write, 5000, (1, 4096), "NSD call", 4096);
+    assert_eq!(minute.found(), [""; 0]);
+}
+
+#[test]
+fn a_small_page_pool_is_to_blame_and_a_large_one_is_not() {
+    let mut minute = Minute::new();
+    minute.ask(RequestKind::Write, 10_000, (5, 1 << 20), "dirty pages to be written");
+    assert_eq!(minute.found(), ["disks"], "the pool takes more than ten seconds of this");
+    minute.window.pool.budget = 64 << 20;
+    assert_eq!(minute.found(), ["page-pool"]);
+}
+
+#[test]
+fn space_comes_before_everything_else() {
+    let mut minute = Minute::new();
+    minute.facts.space[1] = (NsdId(2), 1 << 30, 1 << 20);
+    assert_eq!(minute.found(), ["full"], "a warning, before anybody has waited");
+    minute.ask(RequestKind::Write, 100, (50, 65_536), "space of what was overwritten");
+    minute.ask(RequestKind::Sync, 100, (50, 0), "NSD call");
+    let report = minute.explain();
+    assert_eq!((&*report.findings[0].id, report.findings.len()), ("full", 1));
+    assert!(report.findings[0].evidence[0].contains("nsd2, has 1 MiB free of 1 GiB"));
+    assert!(report.findings[0].nanos > 8_000 * MS);
+}
+
+#[test]
+fn metadata_other_programs_processors_and_disks_are_named() {
+    let mut minute = Minute::new();
+    minute.ask(RequestKind::Names, 1000, (10, 0), "metadata change");
+    assert_eq!(minute.found(), ["metadata"]);
+
+    let mut minute = Minute::new();
+    minute.ask(RequestKind::Write, 1000, (10, 65_536), "contents of the same file");
+    assert_eq!(minute.found(), ["same-file"]);
+
+    let mut minute = Minute::new();
+    minute.ask(RequestKind::Read, 1000, (10, 65_536), "");
+    assert_eq!(minute.found(), [""; 0]);
+    minute.window.processor =
+        ProcessorSample { all: 100, busy: 95, own: 50, ..ProcessorSample::default() };
+    assert_eq!(minute.found(), ["processor"]);
+
+    let mut minute = Minute::new();
+    (1..=4).for_each(|nsd| minute.disk(nsd, DiskWork::Read, 1000, 80));
+    minute.ask(RequestKind::Read, 100, (100, 65_536), "NSD call");
+    assert_eq!(minute.found(), ["disks"]);
+}
+
+#[test]
+fn a_request_that_is_held_up_now_is_named_although_it_has_not_ended() {
+    let mut minute = Minute::new();
+    minute.facts.waiters.push(WaiterSnapshot {
+        thread: "fuse-3".to_owned(),
+        reason: "NSD I/O completion".to_owned(),
+        detail: "write, NSD 2".to_owned(),
+        since: strake_proto::Timestamp::default(),
+        waited: Duration::from_secs(42),
+    });
+    let report = minute.explain();
+    assert_eq!(report.findings[0].id, "held-up");
+    assert!(report.findings[0].evidence[0].contains("42.0 s"), "{:?}", report.findings[0]);
+}
+
+#[test]
+fn no_time_is_blamed_twice() {
+    let mut minute = Minute::new();
+    minute.disk(3, DiskWork::Sync, 900, 8);
+    minute.ask(RequestKind::Write, 1000, (1, 512), "");
+    minute.ask(RequestKind::Sync, 1000, (20, 0), "NSD call");
+    let report = minute.explain();
+    let ids: Vec<&str> = report.findings.iter().map(|it| &*it.id).collect();
+    assert_eq!(ids, ["sync-per-record", "slow-disk"], "the disk explains 5 s of 20");
+    let blamed: u64 = report.findings.iter().map(|it| it.nanos).sum();
+    assert!(blamed <= report.busy_requests_ns, "{report:?}");
+}
+
+#[test]
+fn a_report_is_printed_in_words() {
+    let mut minute = Minute::new();
+    let mut text = String::new();
+    crate::print_slow_report(&mut text, &minute.explain()).expect("a string takes all");
+    assert!(text.contains("Nothing is slow"), "{text}");
+    minute.ask(RequestKind::Write, 1000, (1, 512), "");
+    minute.ask(RequestKind::Sync, 1000, (10, 0), "metadata sync");
+    let mut text = String::new();
+    crate::print_slow_report(&mut text, &minute.explain()).expect("a string takes all");
+    for part in [
+        "In the last 60.0 s programs made 2000 requests, which took 11.0 s in all.",
+        "1. A program makes each record durable by itself: 10.0 s, 91 % of the time of requests.",
+        "   1000 syncs made 512 B durable each, for 1000 writes.",
+        "   Most of it: dd (7), inode 12.",
+        "   - Let the program sync once",
+        "9.00 s   82 %  metadata",
+    ] {
+        assert!(text.contains(part), "'{part}' is not in:\n{text}");
+    }
+}
+
+#[test]
+fn times_are_written_with_three_digits() {
+    let times =
+        [(1, "0.00 µs"), (999_999, "1000 µs"), (1_500_000, "1.50 ms"), (12 * MS, "12.0 ms")];
+    for (nanos, text) in times.into_iter().chain([(123_400 * MS, "123 s")]) {
+        assert_eq!(time(nanos), text);
+    }
+}

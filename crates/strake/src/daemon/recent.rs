@@ -1,0 +1,70 @@
+//! The recorder: every two seconds it adds what happened to the recent past. And the answers from
+//! it.
+
+use super::serve::Daemon;
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::time::Duration;
+use strake_array::NsdView;
+use strake_env::process::{MachineTimes, machine_times};
+use strake_env::{Clock, RealClock};
+use strake_observe::recent::{Filter, INTERVAL, PoolSample, ProcessorSample, Sample};
+use strake_observe::slow::{self, Facts};
+use strake_observe::{Recent, SlowReport};
+use strake_proto::NsdId;
+
+/// Records until the daemon ends.
+pub(super) fn record(daemon: &Weak<Daemon>) {
+    while let Some(daemon) = daemon.upgrade() {
+        if daemon.is_stopped() {
+            return;
+        }
+        daemon.record_now();
+        drop(daemon);
+        RealClock.sleep(INTERVAL);
+    }
+}
+
+fn processor() -> ProcessorSample {
+    let MachineTimes { all, busy, own, received, sent } = machine_times();
+    ProcessorSample { all, busy, own, network: (received, sent) }
+}
+
+impl Daemon {
+    fn recent(&self) -> &Recent {
+        &self.observe.recent
+    }
+
+    /// Adds what happened since the last time to the recent past.
+    fn record_now(&self) {
+        let pool = self.vfs.view().page_pool;
+        let sample = Sample {
+            pool: PoolSample { budget: pool.budget, used: pool.used, dirty: pool.dirty },
+            processor: processor(),
+        };
+        self.recent().record(&self.observe, &sample, RealClock.monotonic());
+    }
+
+    /// The NSDs in use, with all their bytes and the free ones.
+    fn space(&self) -> Vec<(NsdId, u64, u64)> {
+        let in_use = |view: &NsdView| view.state.availability.writable() && view.total > 0;
+        let views = self.array.nsds().into_iter().filter(in_use);
+        views.map(|view| (view.nsd, view.total, view.free)).collect()
+    }
+
+    /// What took the time of the last `since`.
+    pub(super) fn explain_slow(&self, since: Duration, filter: Filter) -> SlowReport {
+        self.record_now();
+        let window = self.recent().window(since, RealClock.monotonic(), filter);
+        let nsds = self.array.nsds().into_iter().map(|view| view.nsd);
+        let nsds: BTreeMap<NsdId, String> = nsds.map(|nsd| (nsd, self.nsd_name(nsd))).collect();
+        let facts = Facts {
+            nsds,
+            space: self.space(),
+            processors: strake_env::thread::available_parallelism().map_or(1, usize::from) as u64,
+            waiters: self.observe.waiters.snapshot_with_locks(),
+        };
+        let name = |process| self.observe.requests.name(process);
+        slow::explain(since, &window, &facts, &name)
+    }
+}
