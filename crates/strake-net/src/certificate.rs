@@ -18,6 +18,7 @@
 //! **Files** of a node, mode 0600: `node.key` (PKCS #8), `node.crt`, `ca.crt`, all PEM. The
 //! authority's `ca.key` is only at the node that issues certificates ([`crate::authority`]).
 
+use crate::certificate_end::end_of;
 use crate::private_file;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
@@ -196,6 +197,11 @@ impl NodeCredentials {
     /// Who this node is.
     pub fn identity(&self) -> &NodeIdentity {
         &self.identity
+    }
+
+    /// The second since 1970 at which the node's certificate ends. `None` if it does not say.
+    pub fn ends(&self) -> Option<i64> {
+        end_of(&self.certificate)
     }
 
     /// How frames are protected.

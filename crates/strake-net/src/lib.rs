@@ -50,6 +50,7 @@ pub mod authority;
 pub mod back;
 mod calls;
 pub mod certificate;
+mod certificate_end;
 pub mod connection;
 pub mod control;
 pub mod credentials;

@@ -10,6 +10,7 @@
 mod chrome;
 pub mod disk_times;
 mod format;
+pub mod health;
 mod histogram;
 pub mod iohist;
 pub mod monitor;

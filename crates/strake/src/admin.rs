@@ -24,6 +24,8 @@ pub(crate) enum Request {
     Status,
     /// Report configuration, space and disks: everything that `fs`, `nsd` and `disk` list.
     Show,
+    /// Report how each component is.
+    Health,
     /// Make everything durable.
     Sync,
     /// Verify everything. One who closes the connection, or its own end of it (`shutdown`), has the

@@ -10,6 +10,7 @@ pub(crate) mod diag;
 pub(crate) mod disk;
 pub(crate) mod down;
 pub(crate) mod fs;
+pub(crate) mod health;
 pub(crate) mod help;
 pub(crate) mod lab;
 pub(crate) mod manuals;

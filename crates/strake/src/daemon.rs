@@ -8,6 +8,7 @@
 mod check;
 mod explain;
 mod figures;
+mod health;
 mod known;
 mod listing;
 mod manage;

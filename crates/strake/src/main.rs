@@ -42,7 +42,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     after_help = "Examples:
   strake up --data /srv/strake --mount /mnt/strake      from nothing to a mounted file system
   strake fs show                                        the attributes of the file system
-  strake diag waiters                                   everything that waits now
+  strake health                                         how each component is
+  strake diag explain slow                              why it is slow, in words
   strake down --data /srv/strake                        flush, unmount, and end the daemon
   strake cluster create demo --dir /srv/strake --address 10.0.0.1     several machines
   strake lab up --nodes 3 --dir /var/tmp/lab            several nodes on this machine, to try"
@@ -73,6 +74,7 @@ enum Command {
     #[command(subcommand)]
     Config(commands::config::ConfigCommand),
     Mon(commands::mon::MonArgs),
+    Health(commands::health::HealthArgs),
     /// Measure what a directory, a network or a disk can do.
     #[command(subcommand)]
     Bench(strake_bench::Bench),
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
         Command::Disk(command) => output::finish(commands::disk::run_disk(&command)),
         Command::Diag(command) => output::finish(commands::diag::run(&command)),
         Command::Mon(args) => output::finish(commands::mon::run(&args)),
+        Command::Health(args) => commands::health::run(&args),
         Command::Config(command) => output::finish(commands::config::run(&command)),
         Command::Bench(bench) => commands::bench::run(&bench),
         Command::Plan(args) => commands::plan::run(args),

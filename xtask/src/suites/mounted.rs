@@ -180,6 +180,11 @@ impl<'a> Mounted<'a> {
         format!("{error}\n  the daemon's log ends:\n    : {last}")
     }
 
+    /// Where the output of `strake WORDS` is kept by a suite that runs it itself.
+    pub(crate) fn log_of(&self, words: &str) -> PathBuf {
+        self.session.log(self.suite, &format!("{} strake {words}", self.name))
+    }
+
     /// Runs `strake WORDS` and returns what it says.
     ///
     /// # Errors

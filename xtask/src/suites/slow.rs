@@ -6,6 +6,7 @@
 //! Python do the rest.
 
 use super::checks::Checks;
+use super::command;
 use super::faults::wait_for;
 use super::mounted::{Mounted, Shape};
 use super::reference::Xfs;
@@ -13,6 +14,7 @@ use super::session::Session;
 use crate::runner::Tally;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const SECONDS_MAX: u64 = 60;
 /// How long each problem lasts, in seconds.
@@ -142,7 +144,10 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     checks.record("the filters leave out what others asked for", filtered(&mounted));
     let small = stage(&mounted, "small", SMALL, "5s", "small-writes");
     checks.record("small unaligned writes are named first", small);
+    let health = is_healthy(&mounted, 3, "yellow requests requests_slow: ");
+    checks.record("health: what was slow is yellow", health);
     mounted.finish(checks);
+    healthy(session, checks)?;
 
     let little = Shape { pagepool: "16M", ..Shape::of("2x", 4) };
     let mounted = Mounted::create(session, checks, "page pool", &little)?;
@@ -154,6 +159,11 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     let mounted = Mounted::create(session, checks, "full", &small)?;
     let full = stage(&mounted, "full", FULL, "5s", "full");
     checks.record("a disk that is nearly full is named first", full);
+    let health = is_healthy(&mounted, 3, "space_low: nsd").or_else(|_| {
+        // It may be full to the last byte.
+        is_healthy(&mounted, 4, "space_out: ")
+    });
+    checks.record("health: a disk that is nearly full is yellow, or red", health);
     mounted.finish(checks);
     slow_disk(session, checks)
 }
@@ -175,6 +185,59 @@ fn stage(
     let mut python = mounted.outside("/usr/bin/python3");
     python.args(["-c", JUDGE]).arg(&path).arg(wanted);
     mounted.program(&format!("judge {name}"), SECONDS_MAX, &mut python).map(drop)
+}
+
+/// A file system that is new, with a disk away, with too many away, and down.
+fn healthy(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    let mounted = Mounted::create(session, checks, "health", &Shape::of("2x", 4))?;
+    let green = is_healthy(&mounted, 0, "green mount /").and_then(|()| {
+        let listed = mounted.say("health")?;
+        let is_green = |line: &str| line.starts_with("green ");
+        if listed.lines().all(is_green) { Ok(()) } else { Err(listed) }
+    });
+    checks.record("health: a new file system is green", green);
+    mounted.remove_nsd(2)?;
+    let away = wait_for(&mounted, "nsd2 ", &["down", "unrecovered"])
+        .and_then(|()| is_healthy(&mounted, 3, "yellow nsd2 nsd_down: "));
+    checks.record("health: a disk that is away is yellow", away);
+    mounted.remove_nsd(3)?;
+    let lost = wait_for(&mounted, "nsd3 ", &["down", "unrecovered"])
+        .and_then(|()| is_healthy(&mounted, 4, "red nsd3 nsd_lost: "));
+    checks.record("health: more than the code tolerates is red", lost);
+    for nsd in [2, 3] {
+        mounted.return_nsd(nsd)?;
+        wait_for(&mounted, &format!("nsd{nsd} "), &["ready   up"])?;
+    }
+    checks.record("health: with all disks back it is green", is_healthy(&mounted, 0, "nsd3"));
+    mounted.down()?;
+    let down = is_healthy(&mounted, 4, "red daemon daemon_down: ");
+    checks.record("health: a file system that is down is red", down);
+    mounted.up()?;
+    mounted.finish(checks);
+    Ok(())
+}
+
+/// `strake health` ends with this code and has a line with this text. `--json` says the same.
+fn is_healthy(mounted: &Mounted<'_>, code: i32, text: &str) -> Result<(), String> {
+    let run = |words: &str| {
+        let log = mounted.log_of(words);
+        command::run(&mut mounted.command(words), &log, Duration::from_secs(SECONDS_MAX))
+    };
+    let (said, json) = (run("health")?, run("health --json")?);
+    let colour = match code {
+        0 => "green",
+        3 => "yellow",
+        _ => "red",
+    };
+    let has_colour = json.output().contains(&format!("\"colour\": \"{colour}\""));
+    if said.status.code() != Some(code) || json.status.code() != Some(code) || !has_colour {
+        return Err(json.complaint(&format!("not exit code {code} and {colour}")));
+    }
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match words(&said.output()).contains(text) {
+        true => Ok(()),
+        false => Err(format!("'{text}' is not in:\n{}", said.output())),
+    }
 }
 
 /// One program syncs each record and another one does nothing bad. Each is asked about alone.
@@ -268,6 +331,8 @@ fn slow_disk(session: &Session, checks: &mut Checks) -> Result<(), String> {
     });
     drop(slowed);
     checks.record("a slow disk is named first", slow);
+    let health = is_healthy(&mounted, 3, "yellow nsd5 nsd_slow: a ");
+    checks.record("health: a slow disk is yellow", health);
     mounted.finish(checks);
     Ok(())
 }

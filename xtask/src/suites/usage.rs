@@ -36,6 +36,7 @@ const FRESH: &[(&str, &str)] = &[
     ("diag explain slow --since never", "10m"),
     ("diag explain slow --since 1h", "10m"),
     ("diag explain slow --pid me", "--pid"),
+    ("health everything", "everything"),
     ("mon io_s -i DATA", "--input"),
     ("mon --timeout 0 io_s", "0"),
     ("mon --repeat few io_s", "few"),

@@ -42,11 +42,14 @@ impl Daemon {
             pool: PoolSample { budget: pool.budget, used: pool.used, dirty: pool.dirty },
             processor: processor(),
         };
-        self.recent().record(&self.observe, &sample, RealClock.monotonic());
+        let now = RealClock.monotonic();
+        self.recent().record(&self.observe, &sample, now);
+        let used = self.space().iter().map(|(_, total, free)| total.saturating_sub(*free)).sum();
+        self.space_history.note(now, used);
     }
 
     /// The NSDs in use, with all their bytes and the free ones.
-    fn space(&self) -> Vec<(NsdId, u64, u64)> {
+    pub(super) fn space(&self) -> Vec<(NsdId, u64, u64)> {
         let in_use = |view: &NsdView| view.state.availability.writable() && view.total > 0;
         let views = self.array.nsds().into_iter().filter(in_use);
         views.map(|view| (view.nsd, view.total, view.free)).collect()

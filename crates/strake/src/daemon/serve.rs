@@ -19,6 +19,7 @@ use strake_env::net::UnixStream;
 use strake_env::sync::Mutex;
 use strake_fuse::{FuseMount, KernelOptions, MountOptions, StayAwake};
 use strake_manager::{Manager, after_crash};
+use strake_observe::health::SpaceHistory;
 use strake_observe::{IoCounters, Observe};
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdContext;
@@ -36,6 +37,8 @@ pub(crate) struct Daemon {
     /// Held while a request or a job changes the list of disks.
     pub(super) managing: Mutex<()>,
     pub(super) observe: Arc<Observe>,
+    /// The space in use over the last day.
+    pub(super) space_history: SpaceHistory,
     /// What the counters were when they were reset.
     counted: Mutex<IoCounters>,
     pub(super) backend: Backend,
@@ -108,6 +111,7 @@ impl Daemon {
             checks: Checks::default(),
             managing: Mutex::new(()),
             observe,
+            space_history: SpaceHistory::default(),
             counted: Mutex::default(),
             backend,
             meta,
@@ -211,6 +215,7 @@ impl Daemon {
     pub(crate) fn answer(&self, request: &Request, caller: &UnixStream) -> Result<Value> {
         match request {
             Request::Status => encode(&self.status()?),
+            Request::Health => encode(&self.health()?),
             Request::Show => encode(&self.show()?),
             Request::Sync => Ok(json!({ "flushedBytes": self.vfs.sync()? })),
             Request::Check { data } => check::answer(caller, self, *data),
@@ -244,7 +249,7 @@ impl Daemon {
         }
     }
 
-    fn status(&self) -> Result<Status> {
+    pub(super) fn status(&self) -> Result<Status> {
         let (config, places) = (self.config(), self.mount.places()?);
         Ok(Status {
             name: config.name,
