@@ -33,6 +33,7 @@ pub(crate) mod janitor;
 mod lab;
 mod lifecycle;
 mod manifest;
+mod metrics;
 mod mount;
 mod mounted;
 mod notify;
@@ -143,6 +144,7 @@ const SUITES: &[Suite] = &[
         run: postgres::run,
     },
     Suite { name: "diag", about: "what is recorded of real programs", run: diag::run },
+    Suite { name: "metrics", about: "what Prometheus gets, and strake stat", run: metrics::run },
     Suite { name: "slow", about: "problems that are staged, and named", run: slow::run },
     Suite { name: "mount", about: "mount(8), fstab, umount, and their options", run: mount::run },
     Suite {

@@ -121,7 +121,7 @@ fn bucket_of(nanos: u64) -> usize {
 }
 
 /// The largest number of nanoseconds in a bucket.
-fn bucket_end(bucket: usize) -> u64 {
+pub(crate) fn bucket_end(bucket: usize) -> u64 {
     let (power, step) = (bucket as u32 >> STEP_BITS, bucket as u64 & ((1 << STEP_BITS) - 1));
     if power < STEP_BITS {
         return bucket as u64;

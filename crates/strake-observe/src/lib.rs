@@ -13,6 +13,7 @@ mod format;
 pub mod health;
 mod histogram;
 pub mod iohist;
+pub mod metrics;
 pub mod monitor;
 pub mod operations;
 pub mod recent;

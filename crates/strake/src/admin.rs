@@ -26,6 +26,8 @@ pub(crate) enum Request {
     Show,
     /// Report how each component is.
     Health,
+    /// Report sums since the start, of which `strake stat` makes rates.
+    Totals,
     /// Make everything durable.
     Sync,
     /// Verify everything. One who closes the connection, or its own end of it (`shutdown`), has the
@@ -38,6 +40,8 @@ pub(crate) enum Request {
     CheckStatus,
     /// List the last I/Os.
     IoHistory,
+    /// Report all metrics as text.
+    Metrics,
     /// List everything that waits now.
     Waiters,
     /// Report a histogram for each operation.
@@ -170,6 +174,39 @@ pub(crate) struct FsCounters {
     pub(crate) name: String,
     pub(crate) disks: usize,
     pub(crate) counters: IoCounters,
+}
+
+/// The answer to [`Request::Totals`]: sums since some moment in the past, except the last two.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Totals {
+    /// The daemon's clock that never goes back.
+    pub(crate) at_ns: u64,
+    /// Time of all processors, of this the busy one, and of that the daemon's.
+    pub(crate) processors_ns: u64,
+    pub(crate) busy_ns: u64,
+    pub(crate) own_ns: u64,
+    /// Bytes on the machine's network.
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    /// Requests of programs.
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) syncs: u64,
+    pub(crate) names: u64,
+    /// Reads, writes and commits that NSDs were asked for.
+    pub(crate) calls: u64,
+    pub(crate) calls_ns: u64,
+    /// What the disks of this process did.
+    pub(crate) disk_read_bytes: u64,
+    pub(crate) disk_written_bytes: u64,
+    pub(crate) disk_ios: u64,
+    pub(crate) disk_ns: u64,
+    /// Bytes that are not on disk now, and what waits now.
+    pub(crate) dirty_bytes: u64,
+    pub(crate) waits: u64,
 }
 
 /// The answer to [`Request::TraceEvents`]: a part of the events.

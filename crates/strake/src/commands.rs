@@ -18,6 +18,7 @@ pub(crate) mod mon;
 pub(crate) mod mount;
 pub(crate) mod node;
 pub(crate) mod plan;
+pub(crate) mod stat;
 pub(crate) mod up;
 
 use std::process::ExitCode;

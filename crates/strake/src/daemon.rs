@@ -12,6 +12,7 @@ mod health;
 mod known;
 mod listing;
 mod manage;
+mod metrics;
 mod recent;
 mod serve;
 mod trace;
@@ -175,6 +176,7 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
     end_on_signals(&end)?;
     let listener = listen(&dir)?;
     let options = MountWords::parse(&args.options, false)?.kernel;
+    let metrics = metrics::listen(&config)?;
     let daemon = Arc::new(Daemon::start(&dir, config, options)?);
     let registered = daemon.config().registry_key(&dir);
     registry::add(&registered, &dir);
@@ -186,6 +188,10 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
         let daemon = Arc::downgrade(&daemon);
         move || manage::tend(&daemon)
     })?;
+    if let Some(listener) = metrics {
+        let daemon = Arc::downgrade(&daemon);
+        start_thread("metrics", move || metrics::serve(&listener, &daemon))?;
+    }
     start_thread("recorder", {
         let daemon = Arc::downgrade(&daemon);
         move || recent::record(&daemon)

@@ -43,6 +43,7 @@ fn every_setting_is_documented_with_its_default_and_range() {
             Form::Size(from, to) => format!("{} to {}", size(from), size(to)),
             Form::Number(from, to) => format!("{from} to {to}"),
             Form::Time(from, to) => format!("{} to {}", time(from), time(to)),
+            Form::Address => "`off`, an address".to_owned(),
             Form::Word(words) => format!("`{}`", words.join("`, `")),
         };
         let wanted = format!("| `{}` | `{}` | {range} | ", setting.name, setting.default);

@@ -75,6 +75,7 @@ enum Command {
     Config(commands::config::ConfigCommand),
     Mon(commands::mon::MonArgs),
     Health(commands::health::HealthArgs),
+    Stat(commands::stat::StatArgs),
     /// Measure what a directory, a network or a disk can do.
     #[command(subcommand)]
     Bench(strake_bench::Bench),
@@ -105,6 +106,7 @@ fn main() -> ExitCode {
         Command::Diag(command) => output::finish(commands::diag::run(&command)),
         Command::Mon(args) => output::finish(commands::mon::run(&args)),
         Command::Health(args) => commands::health::run(&args),
+        Command::Stat(args) => output::finish(commands::stat::run(&args)),
         Command::Config(command) => output::finish(commands::config::run(&command)),
         Command::Bench(bench) => commands::bench::run(&bench),
         Command::Plan(args) => commands::plan::run(args),

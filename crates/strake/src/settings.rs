@@ -17,6 +17,8 @@ pub(crate) enum Form {
     Time(Duration, Duration),
     /// One of these words.
     Word(&'static [&'static str]),
+    /// An address with a port, as `127.0.0.1:7791`.
+    Address,
 }
 
 /// One row of the table.
@@ -78,6 +80,13 @@ pub(crate) const TABLE: &[Setting] = &[
         form: Form::Word(&["debug", "error", "info", "warn"]),
         meaning: "the least severe messages that the log takes; debug also logs requests that \
                   fail for a usual reason",
+    },
+    Setting {
+        name: "metrics",
+        default: "off",
+        form: Form::Address,
+        meaning: "where Prometheus gets metrics (http://ADDRESS/metrics), as 127.0.0.1:7791; \
+                  whoever can connect may read them",
     },
     Setting {
         name: "nsd_io_limit",
@@ -220,6 +229,10 @@ fn check(setting: &Setting, value: &str) -> Result<()> {
             Some(time) if (from..=to).contains(&time) => Ok(()),
             _ => refuse(format!("a time from {from:?} to {to:?}, such as 500ms or 30s")),
         },
+        Form::Address => match value.parse::<strake_env::net::SocketAddr>() {
+            Ok(address) if address.port() > 0 => Ok(()),
+            _ => refuse("off, or an address with a port, such as 127.0.0.1:7791".to_owned()),
+        },
         Form::Word(words) if words.contains(&value) => Ok(()),
         Form::Word(words) => refuse(words.join(" or ")),
     }
@@ -256,12 +269,17 @@ mod tests {
         let mut settings = Settings::default();
         settings.set("pagepool=64M").expect("valid");
         settings.set("sync_interval=500ms").expect("valid");
+        settings.set("metrics=[::1]:7791").expect("valid");
+        settings.set("metrics=off").expect("valid");
         assert_eq!(settings.number("pagepool"), Some(64 << 20));
         for (bad, advice) in [
             ("pagepol=1G", "pagepool"),
             ("pagepool", "KEY=VALUE"),
             ("pagepool=1K", "16 MiB"),
             ("rpc=tcp", "direct or socket"),
+            ("metrics=everywhere", "127.0.0.1:7791"),
+            ("metrics=127.0.0.1", "127.0.0.1:7791"),
+            ("metrics=127.0.0.1:0", "127.0.0.1:7791"),
             ("sync_interval=fast", "30s"),
             ("fuse_threads=0", "from 1"),
         ] {

@@ -206,7 +206,11 @@ impl<'a> Examples<'a> {
         let folder = std::fs::read_dir(&self.folder).map_err(|error| error.to_string())?;
         let list = std::fs::read_to_string(self.folder.join("README.md"));
         let list = list.map_err(|error| error.to_string())?;
+        let below = std::fs::read_dir(self.folder.join("monitoring"));
+        let below = below.map_err(|error| error.to_string())?.flatten();
+        let below = below.map(|entry| format!("monitoring/{}", entry.file_name().display()));
         let names = folder.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let names = names.filter(|name| name != "monitoring").chain(below);
         let missing: Vec<String> = names
             .filter(|name| name != "README.md" && !list.contains(&format!("({name})")))
             .collect();

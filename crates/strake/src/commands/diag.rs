@@ -23,6 +23,7 @@ use strake_proto::{Error, ErrorKind, NsdId, Result};
   strake diag iohist | tail      the last I/Os: which disk, how large, how long
   strake diag waiters            everything that waits, and for what
   strake diag stats              count, rate and latency of every operation
+  strake diag metrics            what Prometheus gets, for a file or a pipe
   strake diag memory             the page pool, inodes in use, and the memory of the process
   strake diag explain FILE       where a file lies, and what of it is in memory
   strake diag trace start        record what happens from now on: see `strake diag trace`")]
@@ -33,6 +34,8 @@ pub(crate) enum DiagCommand {
     Waiters(Target),
     /// Show the count and latency of every operation since the start.
     Stats(Target),
+    /// Print all metrics in the text format of Prometheus.
+    Metrics(Target),
     /// Show what the daemon holds in memory.
     Memory(Target),
     /// Show what is known of a file: where it lies, how healthy that is, what is in memory.
@@ -48,6 +51,7 @@ pub(crate) fn run(command: &DiagCommand) -> Result<()> {
         DiagCommand::Waiters(target) => (target, Request::Waiters),
         DiagCommand::Stats(target) => (target, Request::Stats),
         DiagCommand::Memory(target) => (target, Request::Memory),
+        DiagCommand::Metrics(target) => (target, Request::Metrics),
         DiagCommand::Explain(args) => return explain::run(args),
         DiagCommand::Trace(command) => return trace::run(command),
     };
@@ -83,6 +87,10 @@ pub(crate) fn run(command: &DiagCommand) -> Result<()> {
         DiagCommand::Memory(_) => {
             let memory: ShowMemory = serde_json::from_value(value).map_err(unreadable)?;
             text = memory.table().render();
+            Ok(())
+        }
+        DiagCommand::Metrics(_) => {
+            text = serde_json::from_value(value).map_err(unreadable)?;
             Ok(())
         }
         DiagCommand::Explain(_) | DiagCommand::Trace(_) => Ok(()),

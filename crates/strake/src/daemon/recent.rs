@@ -2,6 +2,7 @@
 //! it.
 
 use super::serve::Daemon;
+use crate::admin::Totals;
 use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use strake_env::process::{MachineTimes, machine_times};
 use strake_env::{Clock, RealClock};
 use strake_observe::recent::{Filter, INTERVAL, PoolSample, ProcessorSample, Sample};
 use strake_observe::slow::{self, Facts};
-use strake_observe::{Recent, SlowReport};
+use strake_observe::{DiskWork, Recent, SlowReport};
 use strake_proto::NsdId;
 
 /// Records until the daemon ends.
@@ -46,6 +47,44 @@ impl Daemon {
         self.recent().record(&self.observe, &sample, now);
         let used = self.space().iter().map(|(_, total, free)| total.saturating_sub(*free)).sum();
         self.space_history.note(now, used);
+    }
+
+    /// Sums since the start.
+    pub(super) fn totals(&self) -> Totals {
+        let machine = machine_times();
+        let mut totals = Totals {
+            at_ns: u64::try_from(RealClock.monotonic().as_nanos()).unwrap_or(u64::MAX),
+            processors_ns: machine.all,
+            busy_ns: machine.busy,
+            own_ns: machine.own,
+            received: machine.received,
+            sent: machine.sent,
+            dirty_bytes: self.vfs.view().page_pool.dirty,
+            waits: self.observe.waiters.snapshot_with_locks().len() as u64,
+            ..Totals::default()
+        };
+        for it in self.observe.operations.sums() {
+            match it.name {
+                "fuse_read" => (totals.reads, totals.read_bytes) = (it.count, it.bytes),
+                "fuse_write" => (totals.writes, totals.written_bytes) = (it.count, it.bytes),
+                "fuse_fsync" | "fuse_fsyncdir" | "fuse_syncfs" => totals.syncs += it.count,
+                name if name.starts_with("fuse_") => totals.names += it.count,
+                _ => {}
+            }
+        }
+        for (_, _, sums) in self.observe.calls.sums() {
+            totals.calls += sums.count;
+            totals.calls_ns += sums.nanos;
+        }
+        for (_, work, sums) in self.observe.disks.sums() {
+            totals.disk_ios += sums.count;
+            totals.disk_ns += sums.nanos;
+            match work {
+                DiskWork::Read => totals.disk_read_bytes += sums.bytes,
+                DiskWork::Write | DiskWork::Sync => totals.disk_written_bytes += sums.bytes,
+            }
+        }
+        totals
     }
 
     /// The NSDs in use, with all their bytes and the free ones.

@@ -215,12 +215,14 @@ impl Daemon {
     pub(crate) fn answer(&self, request: &Request, caller: &UnixStream) -> Result<Value> {
         match request {
             Request::Status => encode(&self.status()?),
+            Request::Totals => encode(&self.totals()),
             Request::Health => encode(&self.health()?),
             Request::Show => encode(&self.show()?),
             Request::Sync => Ok(json!({ "flushedBytes": self.vfs.sync()? })),
             Request::Check { data } => check::answer(caller, self, *data),
             Request::CheckStatus => encode(&self.checks.status()),
             Request::IoHistory => encode(&self.observe.io.snapshot()),
+            Request::Metrics => encode(&self.metrics()?),
             Request::Waiters => encode(&self.observe.waiters.snapshot_with_locks()),
             Request::Stats => encode(&self.observe.operations.snapshot()),
             Request::Memory => encode(&self.memory()?),
