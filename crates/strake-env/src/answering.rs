@@ -29,7 +29,7 @@ pub struct Waits {
 
 impl Waits {
     /// No waits.
-    pub const NONE: Waits = Waits { list: [("", 0); REASONS_MAX], count: 0 };
+    pub const NONE: &Waits = &Waits { list: [("", 0); REASONS_MAX], count: 0 };
 
     /// Adds time to a reason.
     pub fn add(&mut self, reason: &'static str, nanos: u64) {
@@ -55,7 +55,9 @@ thread_local! {
     static ANSWERING: Cell<bool> = const { Cell::new(false) };
     /// The time of the waits that have ended within the current one.
     static INNER: Cell<u64> = const { Cell::new(0) };
-    static WAITS: Cell<Waits> = const { Cell::new(Waits::NONE) };
+    /// Whether `WAITS` has anything of this answer. Most requests wait for nothing.
+    static HAS_WAITED: Cell<bool> = const { Cell::new(false) };
+    static WAITS: Cell<Waits> = const { Cell::new(*Waits::NONE) };
 }
 
 /// The answer to a request, on the thread that gives it.
@@ -63,17 +65,19 @@ pub struct Answer(PhantomData<*const ()>);
 
 impl Answer {
     /// This thread begins to answer a request.
+    #[inline]
     pub fn begin() -> Answer {
         ANSWERING.set(true);
         INNER.set(0);
-        WAITS.set(Waits::NONE);
+        HAS_WAITED.set(false);
         Answer(PhantomData)
     }
 
-    /// The request is answered. Returns what the thread has waited for.
-    pub fn end(self) -> Waits {
+    /// The request is answered. `note` gets what the thread has waited for.
+    #[inline]
+    pub fn end<T>(self, note: impl FnOnce(&Waits) -> T) -> T {
         ANSWERING.set(false);
-        WAITS.replace(Waits::NONE)
+        if HAS_WAITED.get() { note(&WAITS.get()) } else { note(Waits::NONE) }
     }
 }
 
@@ -99,7 +103,7 @@ impl Drop for Span {
     fn drop(&mut self) {
         let Some((since, before)) = self.began.filter(|_| ANSWERING.get()) else { return };
         let took = now().saturating_sub(since);
-        let mut waits = WAITS.get();
+        let mut waits = if HAS_WAITED.replace(true) { WAITS.get() } else { *Waits::NONE };
         waits.add(self.reason, took.saturating_sub(INNER.get()));
         WAITS.set(waits);
         INNER.set(before + took);
@@ -138,7 +142,7 @@ mod tests {
         let again = wait("inner");
         let of_inner = of_inner + spend();
         drop(again);
-        let waits: Vec<_> = answer.end().iter().collect();
+        let waits: Vec<_> = answer.end(|waits| waits.iter().collect());
         let [("inner", inner), ("outer", outer)] = waits[..] else { panic!("{waits:?}") };
         assert!(inner >= of_inner && outer >= of_outer, "{waits:?}");
         // Had the inner wait been counted twice, this would be at least a millisecond more.
@@ -149,17 +153,18 @@ mod tests {
     fn what_a_thread_waits_for_without_a_request_is_nobodys() {
         drop(wait("before"));
         let answer = Answer::begin();
-        assert_eq!(answer.end().iter().count(), 0);
+        assert_eq!(answer.end(|waits| waits.iter().count()), 0);
         let late = wait("late");
         let answer = Answer::begin();
         drop(late);
-        assert_eq!(answer.end().iter().count(), 0, "it began before the request");
+        let count = answer.end(|waits| waits.iter().count());
+        assert_eq!(count, 0, "it began before the request");
     }
 
     #[test]
     fn more_reasons_than_have_a_place_count_together() {
         let names = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"];
-        let mut waits = Waits::NONE;
+        let mut waits = *Waits::NONE;
         (0..3).for_each(|_| names.iter().for_each(|name| waits.add(name, 10)));
         assert_eq!(waits.iter().count(), REASONS_MAX);
         assert_eq!(waits.iter().map(|(_, nanos)| nanos).sum::<u64>(), 300);

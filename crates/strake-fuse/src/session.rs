@@ -405,7 +405,7 @@ impl Server {
         (opcode, header, body): (Opcode, &InHeader, &[u8]),
         (bytes, took): (u64, Duration),
         answer: &Result<Answer>,
-        waits: Waits,
+        waits: &Waits,
     ) {
         let write = match opcode {
             Opcode::Write => WriteIn::decode(body),
@@ -494,7 +494,8 @@ impl Server {
                 _ => Duration::ZERO,
             };
             self.count(opcode, bytes, took);
-            self.note((opcode, header, body), (bytes, took), &answer, waiting.end());
+            let spent = (bytes, took);
+            waiting.end(|waits| self.note((opcode, header, body), spent, &answer, waits));
             overdue::ended(opcode, header, took);
             (answer, took)
         });

@@ -15,18 +15,22 @@ const CALLS: u64 = 200_000;
 
 fn main() {
     let observe = Observe::new(RealClock::shared(), 4096);
+    let process = std::process::id();
     let request = |at: u64| {
         let answer = Answer::begin();
-        observe.requests.note(&Request {
-            process: std::process::id(),
-            inode: at % 8,
-            kind: RequestKind::Read,
-            offset: at,
-            bytes: 4096,
-            took: Duration::from_nanos(at),
-            is_refused: false,
-            waits: answer.end(),
-        });
+        let note = |waits: &_| {
+            observe.requests.note(&Request {
+                process,
+                inode: at % 8,
+                kind: RequestKind::Read,
+                offset: at,
+                bytes: 4096,
+                took: Duration::from_nanos(at),
+                is_refused: false,
+                waits,
+            })
+        };
+        answer.end(note);
     };
     let time = observe.disks.of(NsdId(1));
     let io = |at: u64| {

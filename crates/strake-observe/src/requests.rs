@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use strake_env::answering::Waits;
@@ -59,7 +60,7 @@ impl RequestKind {
 
 /// One request that has ended.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct Request<'a> {
     /// The process that made it.
     pub process: u32,
     /// The file or directory that it names.
@@ -75,10 +76,10 @@ pub struct Request {
     /// Whether it failed because the file system is full.
     pub is_refused: bool,
     /// What it waited for.
-    pub waits: Waits,
+    pub waits: &'a Waits,
 }
 
-impl Request {
+impl Request<'_> {
     fn is_small(&self) -> bool {
         let is_write = self.kind != RequestKind::Read && self.bytes > 0 && self.offset > 0;
         let is_unaligned = !self.offset.is_multiple_of(UNIT_BYTES);
@@ -149,7 +150,7 @@ impl Account {
     }
 
     /// Adds one request.
-    pub fn note(&mut self, request: &Request) {
+    pub fn note(&mut self, request: &Request<'_>) {
         let nanos = u64::try_from(request.took.as_nanos()).unwrap_or(u64::MAX);
         self.kinds[request.kind as usize].add(1, nanos, request.bytes);
         let (end, bytes) = self.last_write;
@@ -198,9 +199,63 @@ pub struct AccountKey {
     pub inode: u64,
 }
 
+/// Hashes keys of accounts. They are no secret, and a table is small.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        // An odd number with many ones spreads what differs over the upper bits.
+        self.0 = (self.0.rotate_left(26) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// The accounts of some threads.
+#[derive(Default)]
+struct Table {
+    accounts: Vec<(AccountKey, Account)>,
+    /// Where each account is.
+    places: HashMap<AccountKey, usize, BuildHasherDefault<KeyHasher>>,
+    /// Where the last one was. A program often asks for one file again and again.
+    last: usize,
+}
+
+impl Table {
+    fn account(&mut self, key: AccountKey) -> &mut Account {
+        if self.accounts.get(self.last).is_none_or(|(last, _)| *last != key) {
+            self.last = self.place(key);
+        }
+        &mut self.accounts[self.last].1
+    }
+
+    fn place(&mut self, key: AccountKey) -> usize {
+        if let Some(place) = self.places.get(&key) {
+            return *place;
+        }
+        if self.accounts.len() >= KEYS_MAX && key != AccountKey::default() {
+            return self.place(AccountKey::default());
+        }
+        self.accounts.push((key, Account::default()));
+        self.places.insert(key, self.accounts.len() - 1);
+        self.accounts.len() - 1
+    }
+}
+
 /// See the head of this file.
 pub struct Requests {
-    tables: [Mutex<HashMap<AccountKey, Account>>; TABLES],
+    tables: [Mutex<Table>; TABLES],
     /// The names of processes that made requests.
     names: Mutex<HashMap<u32, String>>,
 }
@@ -214,17 +269,10 @@ impl Default for Requests {
 
 impl Requests {
     /// Adds a request that has ended.
-    pub fn note(&self, request: &Request) {
+    pub fn note(&self, request: &Request<'_>) {
         let key = AccountKey { process: request.process, inode: request.inode };
         self.learn(request.process);
-        let mut table = self.tables[own_table()].lock();
-        let is_full = table.len() >= KEYS_MAX;
-        let account = match table.get_mut(&key) {
-            Some(account) => account,
-            None if is_full => table.entry(AccountKey::default()).or_default(),
-            None => table.entry(key).or_default(),
-        };
-        account.note(request);
+        self.tables[own_table()].lock().account(key).note(request);
     }
 
     /// Reads the name of a process that this thread has not just worked for, unless it is known.
@@ -259,7 +307,7 @@ impl Requests {
         let mut all: HashMap<AccountKey, Account> = HashMap::new();
         for table in &self.tables {
             let taken = std::mem::take(&mut *table.lock());
-            for (key, account) in taken {
+            for (key, account) in taken.accounts {
                 all.entry(key).or_default().add(&account);
             }
         }
@@ -285,10 +333,9 @@ fn own_table() -> usize {
 mod tests {
     use super::*;
 
-    fn request(process: u32, kind: RequestKind, offset: u64, bytes: u64) -> Request {
+    fn request(process: u32, kind: RequestKind, offset: u64, bytes: u64) -> Request<'static> {
         let took = Duration::from_nanos(100);
-        let mut waits = Waits::NONE;
-        waits.add("a disk", 40);
+        let waits = Waits::NONE;
         Request { process, inode: 5, kind, offset, bytes, took, is_refused: false, waits }
     }
 
@@ -299,9 +346,14 @@ mod tests {
             for process in 1..=8 {
                 let requests = &requests;
                 scope.spawn(move || {
+                    let mut waits = *Waits::NONE;
+                    waits.add("a disk", 40);
                     for _ in 0..1000 {
-                        requests.note(&request(process, RequestKind::Write, 0, 10));
-                        requests.note(&request(process, RequestKind::Sync, 0, 0));
+                        let waits = &waits;
+                        let write = request(process, RequestKind::Write, 0, 10);
+                        let sync = request(process, RequestKind::Sync, 0, 0);
+                        requests.note(&Request { waits, ..write });
+                        requests.note(&Request { waits, ..sync });
                     }
                 });
             }

@@ -49,12 +49,13 @@ impl Minute {
         reason: &'static str,
         offset: u64,
     ) {
-        let mut waits = Waits::NONE;
+        let mut waits = *Waits::NONE;
         if !reason.is_empty() {
             waits.add(reason, ms * MS * 9 / 10);
         }
         let took = Duration::from_millis(ms);
         let (process, inode) = (7, 12);
+        let waits = &waits;
         let request =
             Request { process, inode, kind, offset, bytes, took, is_refused: false, waits };
         let key = AccountKey { process, inode };
