@@ -86,6 +86,8 @@ mod differential_test;
 #[cfg(test)]
 mod disks_test;
 #[cfg(test)]
+mod full_crash_test;
+#[cfg(test)]
 mod full_test;
 #[cfg(test)]
 mod lock_test;

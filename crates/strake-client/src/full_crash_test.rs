@@ -1,0 +1,168 @@
+//! Small synchronous writes on full disks, one of which is away now and then. What an `fsync` has
+//! promised is there after kills and power cuts.
+
+use crate::settings::Patches;
+use crate::testing::{BLOCK_SIZE, Mounted, Rig, send_block};
+use crate::vfs::vfs_test::{create, lookup, open, read, write};
+use crate::vfs::{Handle, Vfs};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use strake_env::Rng;
+use strake_env::rng::test_seeds;
+use strake_proto::layout::NsdAvailability;
+use strake_proto::{ByteCount, Ino};
+
+const UNIT: usize = 4096;
+const BLOCK_UNITS: usize = BLOCK_SIZE as usize / UNIT;
+
+fn quiet_rig(code: &str) -> Rig {
+    let mut rig = Rig::new(code, 6);
+    rig.settings.sync_interval = Duration::from_millis(4);
+    rig.settings.page_pool = ByteCount::mib(256);
+    rig
+}
+
+/// The units of a file: what an `fsync` has promised of each, and every value since then.
+struct File {
+    units: Vec<BTreeSet<u8>>,
+    now: Vec<u8>,
+}
+
+impl File {
+    fn new(units: usize) -> File {
+        File { units: vec![[1].into(); units], now: vec![1; units] }
+    }
+
+    fn put(&mut self, unit: usize, value: u8) {
+        self.units[unit].insert(value);
+        self.now[unit] = value;
+    }
+
+    fn synced(&mut self) {
+        self.units = self.now.iter().map(|value| [*value].into()).collect();
+    }
+
+    fn check(&self, vfs: &Mounted, context: &str) {
+        let bytes = read(vfs, open(vfs, "f").1, 0, self.now.len() * UNIT + 1);
+        assert_eq!(bytes.len(), self.now.len() * UNIT, "{context}");
+        for (unit, bytes) in bytes.chunks(UNIT).enumerate() {
+            let (value, known) = (bytes[0], &self.units[unit]);
+            assert!(bytes.iter().all(|byte| *byte == value), "{context}: unit {unit} is mixed");
+            assert!(known.contains(&value), "{context}: unit {unit} has {value}, not {known:?}");
+        }
+    }
+}
+
+/// A file whose units are all 1, and stable.
+fn begin(rig: &Rig, blocks: usize) -> (Mounted, Ino, Handle) {
+    let vfs = rig.start(0);
+    let (_, handle) = create(&vfs, "f");
+    write(&vfs, handle, 0, &vec![1; blocks * BLOCK_UNITS * UNIT]);
+    vfs.sync().expect("synced");
+    let ino = lookup(&vfs, "f").attr.ino;
+    (vfs, ino, handle)
+}
+
+/// Fills what is left of the disks.
+fn fill_up(vfs: &Mounted) {
+    let (_, handle) = create(vfs, "rest");
+    let mut at = 0;
+    for piece in [BLOCK_SIZE as usize, UNIT] {
+        while let Ok(count) = vfs.write(handle, at, &vec![7; piece]) {
+            at += count as u64;
+        }
+    }
+    vfs.fsync(handle).expect("synced");
+    vfs.release(handle);
+}
+
+/// Waits until no NSD misses anything.
+fn catch_up(vfs: &Mounted) {
+    let is_up = |view: &strake_array::NsdView| view.state.availability == NsdAvailability::Up;
+    while !vfs.array().nsds().iter().all(is_up) {
+        vfs.tend();
+    }
+}
+
+/// The file on its disks.
+struct Run {
+    rig: Rig,
+    rng: Rng,
+    file: File,
+}
+
+impl Run {
+    /// Works on full disks, one of which may be catching up, until the process is killed or the power
+    /// goes.
+    fn full_life(&mut self) {
+        let vfs = self.rig.start(0);
+        let (entry, handle) = (lookup(&vfs, "f"), open(&vfs, "f").1);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        strake_env::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Acquire) {
+                    vfs.tend();
+                    strake_env::thread::yield_now();
+                }
+            });
+            for _ in 0..40 + self.rng.index(200) {
+                let (rng, file) = (&mut self.rng, &mut self.file);
+                let unit = rng.index(file.now.len());
+                match rng.below(8) {
+                    0..=3 => {
+                        let value = rng.next_u64() as u8 | 1;
+                        write(&vfs, handle, (unit * UNIT) as u64, &[value; UNIT]);
+                        file.put(unit, value);
+                    }
+                    4 | 5 => {
+                        vfs.fsync(handle).expect("synced");
+                        file.synced();
+                    }
+                    6 => send_block(&vfs, entry.attr.ino, (unit / BLOCK_UNITS) as u64),
+                    _ => drop(vfs.mount.array.rounds.run(false)),
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Release);
+        });
+        catch_up(&vfs);
+        self.rig.freeze();
+        drop(vfs);
+        if self.rng.one_in(2) {
+            self.rig.power_cut(&mut self.rng);
+            return;
+        }
+        self.rig.meta.crash(1 << 20);
+        for nsd in &self.rig.nsds {
+            nsd.keep_all();
+            nsd.crash();
+        }
+    }
+}
+
+#[test]
+fn what_was_synced_survives_on_full_disks() {
+    for seed in test_seeds(1, 8) {
+        let mut rig = quiet_rig("4+2p");
+        rig.settings.patches = [Patches::Auto, Patches::Always][seed as usize % 2];
+        rig.nsds.iter().for_each(|nsd| nsd.set_capacity(12 << 20));
+        let (vfs, ..) = begin(&rig, 3);
+        fill_up(&vfs);
+        vfs.shutdown().expect("ended");
+        drop(vfs);
+        let file = File::new(3 * BLOCK_UNITS);
+        let mut run = Run { rig, rng: Rng::new(seed), file };
+        for life in 0..6 {
+            run.full_life();
+            let away = if run.rng.one_in(2) { 1 << run.rng.index(6) } else { 0 };
+            let context = format!("seed {seed}, life {life}, away {away:b}");
+            let vfs = run.rig.start(away);
+            run.file.check(&vfs, &context);
+            let bytes = read(&vfs, open(&vfs, "f").1, 0, run.file.now.len() * UNIT);
+            run.file.now = bytes.chunks(UNIT).map(|unit| unit[0]).collect();
+            run.file.synced();
+            run.rig.freeze();
+            drop(vfs);
+            run.rig.crash();
+        }
+    }
+}
