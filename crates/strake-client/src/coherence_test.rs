@@ -51,7 +51,7 @@ impl World {
     }
 
     /// Like [`World::new`], with a manager.
-    fn with_crew(code: &str, nsds: u16) -> (World, Crew) {
+    pub(crate) fn with_crew(code: &str, nsds: u16) -> (World, Crew) {
         let rig = Rig::new(code, nsds);
         let leader = Leader::new(rig.tokens(&[CREW]));
         let crew = rig.start_crew(&leader);

@@ -9,18 +9,19 @@
 //! - *What cannot be written* is lost, and every handle hears of it: another client waits, and
 //!   holds back nobody for ever.
 
+use crate::data::of::Of;
 use crate::flush::sync::{sync_all, sync_inode_whole};
 use crate::inode::core::InodeState;
 use crate::invalidate::Outdated;
 use crate::lease::dead;
+use crate::memory::file::Content;
 use crate::mount::Mount;
-use crate::tokens::GiveUp;
+use crate::tokens::{GiveUp, Given};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_array::reaper;
 use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, Result};
-use strake_token::Mode;
-use strake_token::held::Limit;
 use tracing::{error, warn};
 
 /// The adapter may need that long to drop a file. It is asked again then.
@@ -31,9 +32,17 @@ impl GiveUp for Mount {
         self.array.io.versions().raise(number);
     }
 
-    fn flush(&self, ino: Ino, limit: &Limit) {
+    fn flush(&self, ino: Ino, given: &Given) {
         let inode = self.table.find(ino);
-        if let Some(inode) = &inode {
+        if given.begins_beside() {
+            let pinned = self.table.pin(ino);
+            if let Err(error) = self.trim_end(&pinned)
+                && error.kind() != ErrorKind::Stale
+            {
+                warn!(target: "tokens", "inode {ino} is not written beside others: {error}");
+            }
+            self.save(&pinned);
+        } else if let Some(inode) = &inode {
             self.save(inode);
         }
         // Names that this client has changed are in no inode's state.
@@ -43,14 +52,18 @@ impl GiveUp for Mount {
             error!(target: "tokens", "the metadata is not durable: {error}");
         }
         let stores = self.tokens.as_ref().is_some_and(|tokens| tokens.is_written(ino));
-        if limit.inode.is_none() || stores {
+        if !given.was_beside() && (!given.keeps_sight() || stores) {
             self.drop_from_caches(ino);
         }
     }
 
-    fn forget(&self, ino: Ino, limit: &Limit) {
+    fn forget(&self, ino: Ino, given: &Given) {
         let Some(inode) = self.table.find(ino) else { return };
-        if limit.inode == Some(Mode::Shared) {
+        if given.keeps_sight() {
+            return;
+        }
+        if given.is_blocks() {
+            self.forget_blocks(&inode, given);
             return;
         }
         let file = {
@@ -66,6 +79,29 @@ impl GiveUp for Mount {
             file.drop_blocks(&self.array.room, 0, u64::MAX);
             drop(content);
         }
+    }
+
+    fn may_be_written_beside(&self, ino: Ino) -> bool {
+        let Some(inode) = self.table.find(ino) else { return false };
+        let file = {
+            let core = inode.core.lock();
+            if core.removed {
+                return false;
+            }
+            core.file.clone()
+        };
+        file.is_some_and(|file| {
+            let content = file.content.read();
+            // Tokens are of blocks of the size that new files have.
+            let of_blocks = matches!(&*content, Content::Object(layout)
+                if layout.block_size == self.array.block_size);
+            of_blocks
+                && file.linked.load(Ordering::Acquire)
+                && !file.content_changed.load(Ordering::Acquire)
+                && !file.tail_stale.load(Ordering::Acquire)
+                && !file.is_hardened()
+                && !file.has_dirty_blocks()
+        })
     }
 
     fn leave(&self, nsds: &[NsdId]) {
@@ -102,6 +138,27 @@ impl GiveUp for Mount {
 }
 
 impl Mount {
+    /// Before others write a file beside this client: nothing is stored beyond its size in its last
+    /// block, because whoever makes it longer then does not have that block.
+    fn trim_end(&self, inode: &Arc<InodeState>) -> Result<()> {
+        let file = self.file(inode)?;
+        let _extend = file.extend.lock();
+        Of { mount: self, inode, file: &file }.trim_tail(file.size())
+    }
+
+    /// Drops blocks that another client wants. Others of the file may be dirty, and written to.
+    fn forget_blocks(&self, inode: &Arc<InodeState>, given: &Given) {
+        let _no_sync = inode.syncing.lock();
+        let Some(file) = inode.core.lock().file.clone() else { return };
+        let content = file.content.write();
+        for (range, _) in given.limit.ranges.iter().filter(|(_, most)| most.is_none()) {
+            let is_dirty = file.first_dirty_block(range.from.0).is_some_and(|at| at < range.to.0);
+            assert!(!is_dirty, "inode {} is dirty after its last flush", inode.ino);
+            file.drop_blocks(&self.array.room, range.from.0, range.to.0);
+        }
+        drop(content);
+    }
+
     /// Makes a file durable. If that fails for good, what is dirty is dropped.
     fn save(&self, inode: &Arc<InodeState>) {
         let start = self.array.clock.monotonic();

@@ -72,6 +72,8 @@ pub mod vfs;
 mod vfs_impl;
 
 #[cfg(test)]
+mod beside_test;
+#[cfg(test)]
 mod check_test;
 #[cfg(test)]
 mod coherence_test;

@@ -10,7 +10,7 @@ use crate::memory::page_pool::PagePool;
 use crate::mode::{AccessTimes, ModeCell};
 use crate::settings::Settings;
 use crate::timings::SendTimings;
-use crate::tokens::{Access, Tokens, Use, exclusive, want};
+use crate::tokens::{Access, Tokens, Use, beside, exclusive, want};
 use crate::vfs::OpenFlags;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,9 +20,11 @@ use strake_array::Array;
 use strake_array::reaper;
 use strake_env::FanOut;
 use strake_env::sync::Mutex;
+use strake_proto::limits::FILE_BYTES_MAX;
 use strake_proto::meta::{FileData, Inode, MetaOp, MetaQuery, PendingRange};
-use strake_proto::{Attr, ErrorKind, Ino, Result, Timestamp};
+use strake_proto::{Attr, BlockIndex, ErrorKind, GrantNumber, Ino, Result, Timestamp};
 use strake_token::held::Want;
+use strake_token::{BlockRange, Mode};
 
 /// So many accepted bytes make a round due, if the page pool is large enough. Without the round a
 /// stream needs fresh memory, which costs more than the round.
@@ -68,12 +70,23 @@ impl Mount {
         }
     }
 
-    /// Takes the tokens to change bytes of a file.
-    pub(crate) fn take_to_write(&self, ino: Ino) -> Result<Use<'_>> {
+    /// Takes the tokens to change bytes of a file wherever they are.
+    pub(crate) fn take_to_change(&self, ino: Ino) -> Result<Use<'_>> {
         match &self.tokens {
             None => Ok(Use::LONE),
             Some(tokens) => tokens.take(&[exclusive(ino)], Access::Data),
         }
+    }
+
+    /// Takes the tokens to write so many bytes of a file at an offset.
+    pub(crate) fn take_to_write(&self, ino: Ino, offset: u64, count: usize) -> Result<Use<'_>> {
+        let Some(tokens) = &self.tokens else { return Ok(Use::LONE) };
+        let block_size = u64::from(self.array.block_size);
+        // A write that is too far out is refused later.
+        let last = offset.saturating_add((count as u64).max(1) - 1).min(FILE_BYTES_MAX);
+        let (from, to) = (offset.min(last) / block_size, last / block_size + 1);
+        let blocks = BlockRange::new(BlockIndex(from), BlockIndex(to));
+        tokens.take(&[beside(ino, blocks)], Access::Data)
     }
 
     /// Takes the tokens of an operation that opens a file, and counts the handle.
@@ -208,7 +221,11 @@ impl Mount {
             if self.tokens.is_some() {
                 self.learn_floors(&found.data)?;
             }
-            let made = FileState::new(&found, Arc::clone(&self.page_pool))?;
+            let is_beside = self.tokens.as_ref().is_some_and(|tokens| {
+                // The caller has a use of the file, so this stays so.
+                tokens.held(inode.ino) == Some(Mode::Writing)
+            });
+            let made = FileState::new(&found, Arc::clone(&self.page_pool), is_beside)?;
             let mut core = inode.core.lock();
             if core.epoch() == epoch && core.file.is_none() {
                 core.absorb(&found, epoch);
@@ -216,6 +233,20 @@ impl Mount {
                 return Ok(made);
             }
         }
+    }
+
+    /// Learns what other clients that write a file beside this one have made of its size, unless
+    /// that was done since the grant `newest`. Blocks that were just granted may be beyond the size
+    /// that this client knows.
+    pub(crate) fn learn_size(&self, inode: &InodeState, newest: GrantNumber) -> Result<()> {
+        let file = self.file(inode)?;
+        if file.learnt.load(Ordering::Acquire) >= newest.0 {
+            return Ok(());
+        }
+        let found = self.array.meta.query_inode(&MetaQuery::GetInode { ino: inode.ino })?;
+        file.raise_to(found.attr.size, self.array.block_size);
+        file.learnt.fetch_max(newest.0, Ordering::AcqRel);
+        Ok(())
     }
 
     /// Learns the range deletions of a file's object that other clients have made and that not
@@ -314,6 +345,7 @@ impl Mount {
         };
         if let Some(file) = &file {
             let content = file.content.write();
+            file.is_dropped.store(true, Ordering::Release);
             file.drop_blocks(&self.array.room, 0, u64::MAX);
             drop(content);
             file.unsettled.lock().clear();

@@ -13,6 +13,12 @@
 //! *served* under the token that is still held (`Access::Data`). When the caches have
 //! dropped all, and nothing was served meanwhile, new ones wait; else it is done once more.
 //!
+//! **Writing beside others.** A write asks for its blocks ([`beside`]). It gets the whole file
+//! exclusively where nobody else uses it, and holds it like any other. Where another client writes
+//! it too, both hold their blocks: then there is nothing of the file in the adapter's caches, and
+//! nothing is served. Each use says which grant is the newest ([`Use::beside`]), because the size
+//! must be learnt anew after each.
+//!
 //! **For room.** A client keeps the tokens of [`FILES_MAX`] files. Beyond that those that it was
 //! granted first are given back, unless the file is open or in use.
 //!
@@ -31,11 +37,11 @@ use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_env::workers::{Refused, WorkerLimits, Workers};
 use strake_observe::Observe;
 use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, Result};
-use strake_token::held::{Limit, Want};
+use strake_token::held::{Limit, RangeWant, Want};
 use strake_token::holder::{Effect, UseId};
 use strake_token::message::{Reply, Request, Term};
 use strake_token::port::{ToAuthority, ToClient};
-use strake_token::{Holder, Mode};
+use strake_token::{BlockRange, Holder, Mode};
 use tracing::error;
 
 /// An unanswered request is sent again after that long.
@@ -57,10 +63,14 @@ pub(crate) trait GiveUp: Send + Sync {
 
     /// Makes durable what was changed under the tokens of a file, and has the adapter's caches drop
     /// the file. Called again if the adapter read or wrote the file meanwhile.
-    fn flush(&self, ino: Ino, limit: &Limit);
+    fn flush(&self, ino: Ino, given: &Given);
 
-    /// Drops from memory what the limit takes away. Nobody uses the file, and nothing is dirty.
-    fn forget(&self, ino: Ino, limit: &Limit);
+    /// Drops from memory what is given up. Nobody uses that, and nothing of it is dirty. Called
+    /// once after the last flush.
+    fn forget(&self, ino: Ino, given: &Given);
+
+    /// Whether the file, which was just flushed, is one that clients may write beside each other.
+    fn may_be_written_beside(&self, ino: Ino) -> bool;
 
     /// Uses these NSDs no more: they miss writes of other clients from now on.
     fn leave(&self, nsds: &[NsdId]);
@@ -75,6 +85,37 @@ pub(crate) trait GiveUp: Send + Sync {
 
     /// Whether the adapter has caches, which may wait for reads and writes while they drop.
     fn has_caches(&self) -> bool;
+}
+
+/// What is given up of a file.
+#[derive(Debug)]
+pub(crate) struct Given {
+    /// The mode in which the inode was held.
+    pub(crate) from: Option<Mode>,
+    /// The most that is kept.
+    pub(crate) limit: Limit,
+}
+
+impl Given {
+    /// Whether this client writes beside others, before and after: only blocks are given up.
+    pub(crate) fn is_blocks(&self) -> bool {
+        self.was_beside() && self.limit.inode == Some(Mode::Writing)
+    }
+
+    /// Whether this client wrote beside others. Then the adapter's caches have nothing of the file.
+    pub(crate) fn was_beside(&self) -> bool {
+        self.from == Some(Mode::Writing)
+    }
+
+    /// Whether this client had the file to itself, and is to write it beside others from now on.
+    pub(crate) fn begins_beside(&self) -> bool {
+        self.from == Some(Mode::Exclusive) && self.limit.inode == Some(Mode::Writing)
+    }
+
+    /// Whether the file may still be looked at.
+    pub(crate) fn keeps_sight(&self) -> bool {
+        !self.was_beside() && self.limit.inode == Some(Mode::Shared)
+    }
 }
 
 /// What an operation does with a file.
@@ -156,6 +197,7 @@ pub struct Tokens {
 pub(crate) struct Use<'a> {
     tokens: Option<&'a Tokens>,
     kind: Kind,
+    beside: Option<GrantNumber>,
 }
 
 enum Kind {
@@ -169,7 +211,12 @@ enum Kind {
 
 impl Use<'_> {
     /// Of a lone mount.
-    pub(crate) const LONE: Use<'static> = Use { tokens: None, kind: Kind::Lone };
+    pub(crate) const LONE: Use<'static> = Use { tokens: None, kind: Kind::Lone, beside: None };
+
+    /// If it writes blocks beside others, the newest grant of the file.
+    pub(crate) fn beside(&self) -> Option<GrantNumber> {
+        self.beside
+    }
 }
 
 impl Drop for Use<'_> {
@@ -304,8 +351,7 @@ impl Tokens {
         let (number, effects) = state.holder.begin(wants.clone());
         let todo = state.absorb(effects);
         if state.begun.remove(&number) {
-            state.active += 1;
-            return Ok(Use { tokens: Some(self), kind: Kind::Begun(number) });
+            return Ok(self.begun(&mut state, number, &wants));
         }
         drop(state);
         self.perform(todo);
@@ -322,8 +368,7 @@ impl Tokens {
                 return Err(dead());
             }
             if state.begun.remove(&number) {
-                state.active += 1;
-                return Ok(Use { tokens: Some(self), kind: Kind::Begun(number) });
+                return Ok(self.begun(&mut state, number, wants));
             }
             if let Some(served) = self.serve(&mut state, wants, access) {
                 state.abandoned.insert(number);
@@ -345,6 +390,15 @@ impl Tokens {
         }
     }
 
+    fn begun(&self, state: &mut State, number: UseId, wants: &[Want]) -> Use<'_> {
+        state.active += 1;
+        let beside = match wants {
+            [want] if state.holder.in_use(want.ino).is_writing() => state.holder.newest(want.ino),
+            _ => None,
+        };
+        Use { tokens: Some(self), kind: Kind::Begun(number), beside }
+    }
+
     /// Serves a read or write of a file that is being given up and still held.
     fn serve(&self, state: &mut State, wants: &[Want], access: Access) -> Option<Use<'_>> {
         let ([want], Access::Data) = (wants, access) else { return None };
@@ -355,7 +409,7 @@ impl Tokens {
         giving.active += 1;
         giving.served += 1;
         state.active += 1;
-        Some(Use { tokens: Some(self), kind: Kind::Served(want.ino) })
+        Some(Use { tokens: Some(self), kind: Kind::Served(want.ino), beside: None })
     }
 
     fn end(&self, number: UseId) {
@@ -459,12 +513,14 @@ impl Tokens {
     /// Gives a file up as far as the limit says: see the file's head.
     fn give_up(&self, ino: Ino, limit: &Limit) {
         let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) else { return };
-        let serves = keeper.has_caches();
+        let from = self.held(ino);
+        let given = Given { from, limit: limit.clone() };
+        let serves = keeper.has_caches() && !given.was_beside();
         self.state.lock().giving.insert(ino, Giving { serves, ..Giving::default() });
         self.changed.notify_all();
         loop {
             let before = self.state.lock().served(ino);
-            keeper.flush(ino, limit);
+            keeper.flush(ino, &given);
             let mut state = self.state.lock();
             self.changed.wait_while(&mut state, |state| state.active(ino) > 0);
             if state.served(ino) == before {
@@ -473,9 +529,13 @@ impl Tokens {
                 break;
             }
         }
-        keeper.forget(ino, limit);
+        let drops_all = given.begins_beside() && !keeper.may_be_written_beside(ino);
+        keeper.forget(ino, &given);
         let mut state = self.state.lock();
-        let effects = state.holder.flushed(ino);
+        let effects = match drops_all {
+            true => state.holder.dropped(ino),
+            false => state.holder.flushed(ino),
+        };
         let todo = state.absorb(effects);
         drop(state);
         self.changed.notify_all();
@@ -654,7 +714,10 @@ fn merged(wants: &[Want]) -> Vec<Want> {
     for want in wants {
         match merged.iter_mut().find(|other| other.ino == want.ino) {
             Some(other) => {
-                other.inode = other.inode.max(want.inode);
+                other.inode = match (other.inode, want.inode) {
+                    (Some(one), Some(two)) => Some(one.join(two)),
+                    (one, two) => one.or(two),
+                };
                 other.open |= want.open;
             }
             None => merged.push(want.clone()),
@@ -671,6 +734,12 @@ fn text(wants: &[Want]) -> String {
 /// The file's inode in a mode.
 pub(crate) fn want(ino: Ino, mode: Mode) -> Want {
     Want { ino, inode: Some(mode), open: false, range: None }
+}
+
+/// To write some blocks of a file, beside others that write other blocks.
+pub(crate) fn beside(ino: Ino, required: BlockRange) -> Want {
+    let range = RangeWant { required, desired: required, mode: Mode::Exclusive };
+    Want { ino, inode: Some(Mode::Writing), open: false, range: Some(range) }
 }
 
 /// To look at a file.

@@ -345,9 +345,18 @@ impl Vfs for StrakeVfs {
     fn write(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize> {
         let start = self.timings.write.begin();
         let result = self.writable(handle).and_then(|open| {
-            let _tokens = self.mount.take_to_write(open.inode.ino)?;
+            let ino = open.inode.ino;
+            let (tokens, position) = match open.flags.append {
+                true => (self.mount.take_to_change(ino)?, Position::End),
+                false => {
+                    let tokens = self.mount.take_to_write(ino, offset, bytes.len())?;
+                    (tokens, Position::At(offset))
+                }
+            };
+            if let Some(newest) = tokens.beside() {
+                self.mount.learn_size(&open.inode, newest)?;
+            }
             xattr::remove_capability(&self.mount, &open.inode)?;
-            let position = if open.flags.append { Position::End } else { Position::At(offset) };
             let count = self.of(&open, &*self.file(&open)?).write(position, bytes)?;
             if open.flags.sync || self.mount.mode.get().sync {
                 sync_inode(&self.mount, &open.inode)?;
@@ -364,7 +373,8 @@ impl Vfs for StrakeVfs {
             if !open.flags.write {
                 return Err(ErrorKind::BadHandle.into());
             }
-            let _tokens = self.mount.take_to_write(open.inode.ino)?;
+            // The page stays in the kernel, so no other client may write beside.
+            let _tokens = self.mount.take_to_change(open.inode.ino)?;
             self.of(&open, &*self.file(&open)?).write(Position::At(offset), bytes)
         });
         self.timings.write.end(start, *result.as_ref().unwrap_or(&0) as u64, result.is_ok());

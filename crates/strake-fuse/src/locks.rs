@@ -38,7 +38,8 @@ pub(crate) fn found(held: Option<LockHeld>) -> [u8; LkOut::SIZE] {
     };
     let kind = match mode {
         LockMode::Shared => lock_kind::READ,
-        LockMode::Exclusive => lock_kind::WRITE,
+        // No lock is held for writing beside others.
+        LockMode::Exclusive | LockMode::Writing => lock_kind::WRITE,
     };
     LkOut { start: range.from, end: range.to - 1, kind, pid }.encode()
 }

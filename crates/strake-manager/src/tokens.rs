@@ -7,6 +7,10 @@
 //! client, which knows only its own handles; [`LeaderMeta`] asks the table for those of the others.
 //! The last close removes the file. So no client reaps anything.
 //!
+//! **Sizes and times** of a file that several clients write beside each other come from all of
+//! them. Each tells what it knows; [`LeaderMeta`] keeps the larger size and the later time. So do
+//! changes of clients that have yet to reassert what they hold.
+//!
 //! **NSDs** that miss writes, and that come back: see `tokens/pool.rs`.
 //!
 //! **Locks.** `leaving` is held while an NSD is taken out of use; a client follows that without
@@ -22,17 +26,17 @@ use crate::locks::LockService;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use strake_env::sync::{Condvar, Mutex};
+use strake_env::sync::{Condvar, Mutex, WatchedMutex, WatchedMutexGuard};
 use strake_env::thread::{Builder, JoinHandle};
 use strake_env::{Clock, WaitNames};
 use strake_proto::meta::{
     CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
 };
 use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, Result};
-use strake_token::Authority;
 use strake_token::authority::{Effect, RESERVED_AT_ONCE, Times, Wait};
 use strake_token::message::{Reply, Request, Term};
 use strake_token::port::{ToAuthority, ToClient};
+use strake_token::{Authority, Mode};
 use tracing::{error, warn};
 
 /// The name under which the leader itself changes the metadata.
@@ -41,6 +45,13 @@ const LEADER: ClientId = ClientId(0);
 const LOOK: Duration = Duration::from_secs(1);
 /// Orphans asked for at once.
 const PAGE: u32 = 1000;
+
+strake_env::lock_names! {
+    /// Held across two metadata calls.
+    pub(crate) Merging = "size of a file that others write beside";
+}
+
+type MergingGuard<'a> = WatchedMutexGuard<'a, ()>;
 
 struct State {
     authority: Authority,
@@ -61,6 +72,7 @@ pub struct TokenService {
     clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
     leaving: Mutex<()>,
+    merging: WatchedMutex<Merging>,
     locks: LockService,
     waits: Arc<dyn WaitNames>,
 }
@@ -95,10 +107,19 @@ impl TokenService {
             pool: pool::PoolChanges::default(),
         });
         let (changed, thread) = (Condvar::new(), Mutex::default());
-        let leaving = Mutex::new(());
+        let (leaving, merging) = (Mutex::new(()), WatchedMutex::default());
         let locks = LockService::new(Term(first.0), clients);
-        let service =
-            Arc::new(TokenService { state, changed, meta, clock, thread, leaving, locks, waits });
+        let service = Arc::new(TokenService {
+            state,
+            changed,
+            meta,
+            clock,
+            thread,
+            leaving,
+            merging,
+            locks,
+            waits,
+        });
         service.reap_unused();
         let weak = Arc::downgrade(&service);
         let thread = Builder::new().name("tokens".into()).spawn(move || look(&weak));
@@ -414,6 +435,39 @@ impl LeaderMeta {
         Ok(Some(changed))
     }
 
+    /// The change as it is to be made, if it differs, and what is held until it is made.
+    fn as_made(&self, entry: &MetaEntry) -> Result<(Option<MetaOp>, Option<MergingGuard<'_>>)> {
+        if let Some((op, guard)) = self.merged(entry)? {
+            return Ok((Some(op), Some(guard)));
+        }
+        Ok((self.changed(&entry.op)?, None))
+    }
+
+    /// What a client tells of a file, changed so that nothing gets lost that another one told which
+    /// writes beside it. The guard is held until the change is made.
+    fn merged(&self, entry: &MetaEntry) -> Result<Option<(MetaOp, MergingGuard<'_>)>> {
+        let MetaOp::Update { ino, .. } = &entry.op else { return Ok(None) };
+        let mode = self.service.state.lock().authority.held(entry.client, *ino).inode;
+        if mode == Some(Mode::Exclusive) {
+            return Ok(None);
+        }
+        let guard = self.service.merging.lock();
+        let known = match self.service.meta.query(&MetaQuery::GetInode { ino: *ino }) {
+            Ok(MetaReply::Inode(known)) => known.attr,
+            Ok(_) => return Err(Error::new(ErrorKind::Internal, "not an inode")),
+            // The change itself finds the right error.
+            Err(_) => return Ok(None),
+        };
+        let mut op = entry.op.clone();
+        if let MetaOp::Update { size, mtime, ctime, .. } = &mut op {
+            *size = known.size.max(*size);
+            if ctime.is_some_and(|ctime| ctime < known.ctime) {
+                *mtime = mtime.map(|mtime| mtime.max(known.mtime));
+            }
+        }
+        Ok(Some((op, guard)))
+    }
+
     /// Notes files that have lost their last name.
     fn note(&self, op: &MetaOp, reply: &MetaReply) {
         let nameless = match (op, reply) {
@@ -442,7 +496,8 @@ impl MetaPort for LeaderMeta {
     }
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
-        let changed = self.changed(&entry.op)?.map(|op| MetaEntry { op, ..entry.clone() });
+        let (changed, _merging) = self.as_made(entry)?;
+        let changed = changed.map(|op| MetaEntry { op, ..entry.clone() });
         let entry = changed.as_ref().unwrap_or(entry);
         let mut reply = MetaReply::Done;
         let mut make = || {
@@ -456,8 +511,8 @@ impl MetaPort for LeaderMeta {
 
     fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
         let entry = &counted.entry;
-        let changed = self
-            .changed(&entry.op)?
+        let (changed, _merging) = self.as_made(entry)?;
+        let changed = changed
             .map(|op| CountedEntry { entry: MetaEntry { op, ..entry.clone() }, ..counted.clone() });
         let counted = changed.as_ref().unwrap_or(counted);
         let mut answer = None;

@@ -10,7 +10,11 @@
 //! 2. what a client may use is in the table, unless the client is yet to reassert it;
 //! 3. an operation has a higher number than every earlier operation of another client that
 //!    conflicts with it: so what it writes has a higher version;
-//! 4. where no message is under way, a few rounds of repetitions bring every operation to its end.
+//! 4. an operation begins only where no other client has used a conflicting thing and not flushed
+//!    it since, and where the client itself has not used the inode beside others and not flushed
+//!    it;
+//! 5. what a client that is gone left is put right while nobody else writes to that file;
+//! 6. where no message is under way, a few rounds of repetitions bring every operation to its end.
 //!
 //! Small scopes are visited as a whole, larger ones at random.
 
@@ -22,7 +26,7 @@ use std::time::Duration;
 use strake_env::Rng;
 use strake_proto::{BlockIndex, ClientId, GrantNumber, Ino};
 use strake_token::authority::{Authority, Effect as Order, Times};
-use strake_token::held::{Mode, RangeWant, Want};
+use strake_token::held::{Held, Limit, Mode, RangeWant, Want};
 use strake_token::holder::{Effect, Holder, UseId};
 use strake_token::message::{Reply, Request, Term};
 use strake_token::ranges::BlockRange;
@@ -75,8 +79,12 @@ enum Packet {
 struct Client {
     holder: Holder,
     is_alive: bool,
+    /// It is fenced, and what it left is not put right yet.
+    is_left: bool,
+    /// What it has used and not flushed since: inodes (`None`) and blocks.
+    dirt: BTreeSet<Thing>,
     /// Files of which a flush was ordered.
-    flushing: BTreeSet<Ino>,
+    flushing: BTreeMap<Ino, Limit>,
     /// How many operations it has begun.
     begun: usize,
 }
@@ -187,8 +195,13 @@ fn successors(scope: &Scope, world: &World) -> Next<World> {
         for number in client.holder.uses().map(|(number, _)| number).collect::<Vec<_>>() {
             add(Step::of("client {} ends", at), &|world| world.end(at, number))?;
         }
-        for ino in &client.flushing {
-            add(Step::of("client {} has flushed", at), &|world| world.flushed(at, *ino))?;
+        for (ino, limit) in &client.flushing {
+            add(Step::of("client {} has flushed", at), &|world| world.flushed(at, *ino, false))?;
+            let is_whole = client.holder.in_use(*ino).inode == Some(Mode::Exclusive);
+            if is_whole && limit.inode == Some(Mode::Writing) {
+                let step = Step::of("client {} has dropped all", at);
+                add(step, &|world| world.flushed(at, *ino, true))?;
+            }
         }
         if client.holder.term() != world.authority.term() {
             add(Step::of("client {} hears of the leader", at), &|world| world.reassert(at))?;
@@ -196,6 +209,9 @@ fn successors(scope: &Scope, world: &World) -> Next<World> {
         if world.deaths > 0 {
             add(Step::of("client {} dies", at), &|world| world.die(at))?;
         }
+    }
+    for at in 0..world.clients.len() {
+        add(Step::of("what client {} left is put right", at), &|world| world.heal(at))?;
     }
     for packet in &world.network {
         add(arrival(packet), &|world| {
@@ -261,7 +277,9 @@ impl World {
             Client {
                 holder: Holder::default(),
                 is_alive: true,
-                flushing: BTreeSet::new(),
+                is_left: false,
+                dirt: BTreeSet::new(),
+                flushing: BTreeMap::new(),
                 begun: 0,
             }
         };
@@ -292,9 +310,20 @@ impl World {
         self.carry_out(at, effects)
     }
 
-    fn flushed(&mut self, at: usize, ino: Ino) -> Result<(), String> {
-        self.clients[at].flushing.remove(&ino);
-        let effects = self.clients[at].holder.flushed(ino);
+    fn flushed(&mut self, at: usize, ino: Ino, drops_all: bool) -> Result<(), String> {
+        let client = &mut self.clients[at];
+        let limit = client.flushing.remove(&ino).expect("invariant: ordered before");
+        let stays = client.holder.in_use(ino).is_writing() && limit.inode == Some(Mode::Writing);
+        let is_dropped = |block: &Option<u64>| {
+            let range = |block| BlockRange::new(BlockIndex(block), BlockIndex(block + 1));
+            let mut limits = limit.ranges.iter();
+            !stays || block.is_some_and(|block| limits.any(|(one, _)| one.contains(range(block))))
+        };
+        client.dirt.retain(|(of, block, _)| *of != ino || !is_dropped(block));
+        let effects = match drops_all {
+            true => client.holder.dropped(ino),
+            false => client.holder.flushed(ino),
+        };
         self.carry_out(at, effects)
     }
 
@@ -305,7 +334,35 @@ impl World {
 
     fn die(&mut self, at: usize) -> Result<(), String> {
         self.deaths -= 1;
-        self.clients[at].is_alive = false;
+        (self.clients[at].is_alive, self.clients[at].is_left) = (false, true);
+        let orders = self.authority.fenced(&[ClientId(at as u64)].into(), NOW);
+        self.obey(orders);
+        Ok(())
+    }
+
+    /// Invariant 5. Does nothing as long as it must wait.
+    fn heal(&mut self, at: usize) -> Result<(), String> {
+        let is_known = |id: &ClientId| !self.clients[id.0 as usize].is_alive;
+        if !self.clients[at].is_left
+            || !self.authority.is_cleared()
+            || !self.authority.awaited().iter().all(is_known)
+        {
+            return Ok(());
+        }
+        for (other, client) in self.clients.iter().enumerate().filter(|(_, one)| one.is_alive) {
+            for ino in [Ino(1), Ino(2), Ino(3)] {
+                let both = [at, other].map(|one| self.clients[one].holder.in_use(ino));
+                if both.iter().all(Held::is_writing) || both[0].conflicts_with(&both[1]) {
+                    return Err(format!("client {other} writes where {at} left something"));
+                }
+                let used = client.holder.uses().flat_map(|(_, wants)| wants);
+                let writes = |want: &Want| want.inode == Some(Mode::Writing) && want.ino == ino;
+                if both[0].is_writing() && used.into_iter().any(writes) {
+                    return Err(format!("client {other} uses what {at} left"));
+                }
+            }
+        }
+        self.clients[at].is_left = false;
         let orders = self.authority.dead(ClientId(at as u64), NOW);
         self.obey(orders);
         Ok(())
@@ -323,12 +380,16 @@ impl World {
         self.leaders -= 1;
         let term = Term(self.authority.term().0 + 1);
         let alive: Vec<ClientId> = (0..self.clients.len())
-            .filter(|at| self.clients[*at].is_alive)
+            .filter(|at| self.clients[*at].is_alive || self.clients[*at].is_left)
             .map(|at| ClientId(at as u64))
             .collect();
         // A reservation that was asked for may be in the log already.
         let free = self.reserving.take().unwrap_or(self.authority.first_free_number());
         self.authority = Authority::new(term, TIMES, &alive, free);
+        let left = (0..self.clients.len()).filter(|at| self.clients[*at].is_left);
+        let left: BTreeSet<ClientId> = left.map(|at| ClientId(at as u64)).collect();
+        let orders = self.authority.fenced(&left, NOW);
+        self.obey(orders);
         Ok(())
     }
 
@@ -387,14 +448,16 @@ impl World {
                     let term = self.clients[at].holder.term();
                     self.network.insert(Packet::Up(at, term, request));
                 }
-                Effect::Flush(ino, _) => drop(self.clients[at].flushing.insert(ino)),
+                Effect::Flush(ino, limit) => {
+                    self.clients[at].flushing.insert(ino, limit);
+                }
                 Effect::Begun(number) => self.note_begun(at, number)?,
             }
         }
         Ok(())
     }
 
-    /// Invariant 3.
+    /// Invariants 3 and 4.
     fn note_begun(&mut self, at: usize, number: UseId) -> Result<(), String> {
         let holder = &self.clients[at].holder;
         let wants: Vec<Want> = holder
@@ -416,7 +479,28 @@ impl World {
                         return Err(format!("client {at} uses {want:?} under an old number"));
                     }
                 }
+                self.see_no_dirt(at, (want.ino, block, mode))?;
+                self.clients[at].dirt.insert((want.ino, block, mode));
                 self.last.insert((want.ino, block, mode), LastUse { client: at, number: newest });
+            }
+        }
+        Ok(())
+    }
+
+    /// Invariant 4.
+    fn see_no_dirt(&self, at: usize, (ino, block, mode): Thing) -> Result<(), String> {
+        for (other, client) in self.clients.iter().enumerate() {
+            let mut dirt = client.dirt.iter().filter(|thing| (thing.0, thing.1) == (ino, block));
+            // What a client knows of a file that it writes beside others may be wrong for all else.
+            let is_other = |it: Mode| (it == Mode::Writing) != (mode == Mode::Writing);
+            let is_seen = client.is_alive
+                && dirt.any(|it| match other == at {
+                    true => block.is_none() && is_other(it.2),
+                    false => !it.2.agrees(mode),
+                });
+            if is_seen {
+                let what = format!("{block:?} of inode {ino}");
+                return Err(format!("client {at} uses {what}, which {other} has not flushed"));
             }
         }
         Ok(())
@@ -447,7 +531,7 @@ impl World {
         Ok(())
     }
 
-    /// Invariant 4: everything is delivered, ended, flushed and repeated until all is at rest.
+    /// Invariant 6: everything is delivered, ended, flushed and repeated until all is at rest.
     fn come_to_rest(mut self, scope: &Scope) -> Result<(), String> {
         for round in 0..ROUNDS_MAX as u32 {
             for at in 0..self.clients.len() {
@@ -462,9 +546,12 @@ impl World {
                 {
                     self.end(at, number)?;
                 }
-                for ino in self.clients[at].flushing.clone() {
-                    self.flushed(at, ino)?;
+                for ino in self.clients[at].flushing.clone().into_keys() {
+                    self.flushed(at, ino, false)?;
                 }
+            }
+            for at in 0..self.clients.len() {
+                self.heal(at)?;
             }
             if self.reserving.is_some() {
                 self.reserve()?;
@@ -474,6 +561,7 @@ impl World {
             }
             let mut alive = self.clients.iter().filter(|client| client.is_alive);
             if self.network.is_empty()
+                && !self.clients.iter().any(|client| client.is_left)
                 && self.authority.is_idle()
                 && alive.all(|client| client.holder.is_idle())
             {

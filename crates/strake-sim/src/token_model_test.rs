@@ -22,6 +22,12 @@ fn read_blocks(from: u64, to: u64) -> Vec<Want> {
     vec![want(1, Mode::Shared, Some((from, to, Mode::Shared, ALL)))]
 }
 
+/// A write beside others, of blocks `from..to`.
+fn beside(from: u64, to: u64) -> Vec<Want> {
+    let needed = BlockRange::new(BlockIndex(from), BlockIndex(to));
+    vec![want(1, Mode::Writing, Some((from, to, Mode::Exclusive, needed)))]
+}
+
 fn rename() -> Vec<Want> {
     vec![want(1, Mode::Exclusive, None), want(2, Mode::Exclusive, None)]
 }
@@ -41,6 +47,23 @@ fn scopes() -> Vec<(&'static str, Scope)> {
         ("a reader that writes", scope(vec![vec![read(1), change(1)], vec![read(1)]])),
         ("blocks", scope(vec![vec![write(0, 1)], vec![write(1, 2), read_blocks(0, 1)]])),
         ("blocks and attributes", scope(vec![vec![write(0, 1)], vec![change(1)]])),
+        (
+            "two writers beside each other",
+            Scope {
+                more_grants: 0,
+                ..scope(vec![vec![beside(0, 1), beside(0, 1)], vec![beside(1, 2), beside(0, 1)]])
+            },
+        ),
+        ("the same block", scope(vec![vec![beside(0, 1)], vec![beside(0, 1)]])),
+        ("writers and a reader", scope(vec![vec![beside(0, 1), read(1)], vec![beside(1, 2)]])),
+        (
+            "a writer dies beside another",
+            Scope { deaths: 1, ..scope(vec![vec![beside(0, 1)], vec![beside(1, 2)]]) },
+        ),
+        (
+            "a new leader of writers",
+            Scope { leaders: 1, ..scope(vec![vec![beside(0, 1)], vec![beside(1, 2)]]) },
+        ),
         ("two files at once", scope(vec![vec![rename()], vec![change(2)]])),
     ]
 }
@@ -98,8 +121,14 @@ fn crowds_keep_the_promises() {
 
 fn any(rng: &mut Rng) -> Vec<Want> {
     let mode = |rng: &mut Rng| Mode::ALL[rng.index(2)];
-    match rng.below(5) {
+    match rng.below(7) {
         0 => rename(),
+        5 | 6 => {
+            let from = rng.below(6);
+            let mut wants = beside(from, from + 1 + rng.below(2));
+            wants[0].ino = Ino(1 + rng.below(3));
+            wants
+        }
         1 => vec![want(1 + rng.below(3), mode(rng), None)],
         _ => {
             let from = rng.below(6);

@@ -14,6 +14,15 @@
 //! **An answer** counts only if it covers the newest grant; an older one is void. The table may
 //! then say more than the client holds, which is safe.
 //!
+//! **Writers beside each other.** Who asks to write some blocks gets the file exclusively where
+//! nobody else has anything of it. Else it gets the blocks, and others keep the rest. So the first
+//! writer has the file to itself until a second one comes. A client that writes beside others gives
+//! that up before it is granted anything else of the inode: it may not know the size.
+//!
+//! **Clients that are gone** ([`Authority::fenced`]) keep what they hold until what they left is
+//! put right. Where one of them wrote beside others, the others give the file up, and it is granted
+//! to nobody meanwhile: repair works on whole files.
+//!
 //! **Numbers** are drawn when a request is granted, thus after the revokes that it needed. They
 //! come from a range that the log has, so that no later leader draws them again.
 
@@ -117,6 +126,8 @@ pub struct Authority {
     reserving: bool,
     granted: u64,
     clients: BTreeSet<ClientId>,
+    /// Clients that are fenced, and whose holdings are kept for repair.
+    gone: BTreeSet<ClientId>,
     /// Clients that have not reasserted all; nothing is granted before they have.
     grace: BTreeMap<ClientId, Grace>,
     files: BTreeMap<Ino, BTreeMap<ClientId, Holding>>,
@@ -138,6 +149,7 @@ impl Authority {
             granted: 0,
             grace: clients.iter().map(|client| (*client, Grace::default())).collect(),
             clients,
+            gone: BTreeSet::new(),
             files: BTreeMap::new(),
             waiting: Vec::new(),
         }
@@ -171,11 +183,64 @@ impl Authority {
     /// A client was declared dead, and every NSD server fences it: what it held is free.
     pub fn dead(&mut self, client: ClientId, now: Duration) -> Vec<Effect> {
         self.clients.remove(&client);
+        self.gone.remove(&client);
         self.grace.remove(&client);
         self.waiting.retain(|waiting| waiting.client != client);
         self.files.values_mut().for_each(|holdings| drop(holdings.remove(&client)));
         self.files.retain(|_, holdings| !holdings.is_empty());
         self.settle(now)
+    }
+
+    /// Clients are fenced by every NSD server, and what they left is to be put right before they
+    /// count as [`Authority::dead`]. Until then see the file's head.
+    pub fn fenced(&mut self, clients: &BTreeSet<ClientId>, now: Duration) -> Vec<Effect> {
+        self.gone.extend(clients.intersection(&self.clients));
+        self.settle(now)
+    }
+
+    /// Whether no living client writes beside one that is gone.
+    pub fn is_cleared(&self) -> bool {
+        self.files.iter().all(|(ino, holdings)| {
+            let living = |client: &ClientId| !self.gone.contains(client);
+            let writes = |(client, holding): (&ClientId, &Holding)| {
+                living(client) && holding.held.is_writing()
+            };
+            !self.is_in_repair(*ino) || !holdings.iter().any(writes)
+        })
+    }
+
+    /// Whether a client that is gone wrote this file beside others, or may have.
+    fn is_in_repair(&self, ino: Ino) -> bool {
+        if self.gone.is_empty() {
+            return false;
+        }
+        let holdings = self.files.get(&ino);
+        let writes = |client: &ClientId| {
+            let holding = holdings.and_then(|holdings| holdings.get(client));
+            self.grace.contains_key(client) || holding.is_some_and(|one| one.held.is_writing())
+        };
+        self.gone.iter().any(writes) && obeys(Rule::RepairIsAlone)
+    }
+
+    /// Has living clients give up what they write beside clients that are gone.
+    fn clear_writers(&mut self, now: Duration) -> Vec<Effect> {
+        if self.gone.is_empty() {
+            return Vec::new();
+        }
+        let files: Vec<Ino> =
+            self.files.keys().copied().filter(|ino| self.is_in_repair(*ino)).collect();
+        let mut effects = Vec::new();
+        for ino in files {
+            let holdings = self.files.get(&ino).into_iter().flatten();
+            let living = holdings.filter(|(client, _)| !self.gone.contains(client));
+            let writing = living.filter(|(_, holding)| holding.held.is_writing());
+            let clients: Vec<ClientId> = writing.map(|(client, _)| *client).collect();
+            let all = Limit { inode: None, ranges: Vec::new() };
+            effects.extend(
+                clients.into_iter().filter_map(|one| self.revoke(ino, one, all.clone(), now)),
+            );
+        }
+        effects
     }
 
     /// Draws a number that is above all that were granted before, for changes that the leader makes
@@ -259,7 +324,11 @@ impl Authority {
             matches!(message, Request::Reassert { .. } | Request::Reasserted { .. });
         match message {
             Request::Ask { request, wants } => self.ask(client, request, wants)?,
-            Request::GivenUp { ino, upto, keeps } => self.given_up(client, ino, upto, keeps)?,
+            Request::GivenUp { ino, upto, keeps } => {
+                if self.given_up(client, ino, upto, keeps)? {
+                    effects.extend(self.ask_again(ino, client, now));
+                }
+            }
             Request::Reassert { ino, held, newest } => self.reassert(client, ino, held, newest)?,
             Request::Left { .. } | Request::Lock(_) => {}
             Request::Reasserted { files } => {
@@ -308,28 +377,30 @@ impl Authority {
         Ok(())
     }
 
+    /// Takes an answer in. True if it is not enough, because more was wanted meanwhile.
     fn given_up(
         &mut self,
         client: ClientId,
         ino: Ino,
         upto: GrantNumber,
         keeps: Held,
-    ) -> Result<(), Refusal> {
-        let Some(holdings) = self.files.get_mut(&ino) else { return Ok(()) };
-        let Some(holding) = holdings.get_mut(&client) else { return Ok(()) };
+    ) -> Result<bool, Refusal> {
+        let Some(holdings) = self.files.get_mut(&ino) else { return Ok(false) };
+        let Some(holding) = holdings.get_mut(&client) else { return Ok(false) };
         if upto < holding.newest && obeys(Rule::AnswersCoverTheNewestGrant) {
             // The client has not seen the newest grant when it said that.
-            return Ok(());
+            return Ok(false);
         }
         if upto > holding.newest || !keeps.is_complete() {
             return Err(Refusal::Invalid);
         }
         if !keeps.is_within(&holding.held) {
             // A later answer of the client has overtaken this one.
-            return Ok(());
+            return Ok(false);
         }
         let answers =
             holding.revoke.as_ref().is_none_or(|revoke| keeps.limited(&revoke.limit) == keeps);
+        let is_less = (holding.held.inode, &holding.held.ranges) != (keeps.inode, &keeps.ranges);
         holding.held = keeps;
         if answers {
             holding.revoke = None;
@@ -340,7 +411,16 @@ impl Authority {
         if holdings.is_empty() {
             self.files.remove(&ino);
         }
-        Ok(())
+        Ok(is_less && !answers)
+    }
+
+    /// Sends a revoke again that a client has just answered in part.
+    fn ask_again(&mut self, ino: Ino, client: ClientId, now: Duration) -> Option<Effect> {
+        let holding = self.files.get_mut(&ino)?.get_mut(&client)?;
+        let revoke = holding.revoke.as_mut()?;
+        revoke.sent = now;
+        let (upto, limit) = (holding.newest, revoke.limit.clone());
+        Some(Effect::Send(client, Reply::Revoke { ino, upto, limit }))
     }
 
     fn reassert(
@@ -375,13 +455,14 @@ impl Authority {
 
     /// Grants what can be granted, and revokes what the rest waits for.
     fn settle(&mut self, now: Duration) -> Vec<Effect> {
-        let mut effects = Vec::new();
+        let mut effects = self.clear_writers(now);
         if !self.grace.is_empty() && obeys(Rule::AllReassertFirst) {
             return effects;
         }
         let mut at = 0;
         while at < self.waiting.len() {
-            if self.is_behind(at) {
+            let in_repair = self.waiting[at].wants.iter().any(|want| self.is_in_repair(want.ino));
+            if in_repair || self.is_behind(at) {
                 at += 1;
                 continue;
             }
@@ -436,9 +517,18 @@ impl Authority {
         for want in &this.wants {
             let limit = want.limit();
             let holdings = self.files.get(&want.ino).into_iter().flatten();
-            for (client, holding) in holdings.filter(|(client, _)| **client != this.client) {
+            for (client, holding) in holdings {
+                // What a client writes beside others it gives up before it gets another mode.
+                let leaves = holding.held.is_writing()
+                    && want.inode.is_some_and(|mode| mode != Mode::Writing)
+                    && obeys(Rule::WritersLeaveFirst);
+                let limit = match *client == this.client {
+                    true if leaves => Limit { inode: None, ranges: Vec::new() },
+                    true => continue,
+                    false => limit.clone(),
+                };
                 if holding.held.limited(&limit) != holding.held {
-                    needed.push((want.ino, *client, limit.clone()));
+                    needed.push((want.ino, *client, limit));
                 }
             }
         }
@@ -486,12 +576,14 @@ impl Authority {
         number: GrantNumber,
         now: Duration,
     ) -> Granted {
-        let range = want.range.map(|wanted| {
+        let mode = self.mode_for(client, want);
+        let wanted = want.range.filter(|_| mode != Some(Mode::Exclusive));
+        let range = wanted.map(|wanted| {
             let room = self.room(client, want.ino, wanted.required, wanted.desired, wanted.mode);
             (room, wanted.mode)
         });
         let holding = self.files.entry(want.ino).or_default().entry(client).or_default();
-        holding.held.inode = holding.held.inode.max(want.inode);
+        holding.held.inode = mode;
         holding.held.open |= want.open;
         if let Some((range, mode)) = range {
             holding.held.ranges.raise(range, mode);
@@ -499,6 +591,19 @@ impl Authority {
         holding.newest = number;
         holding.since = now;
         Granted { ino: want.ino, held: holding.held.clone(), number }
+    }
+
+    /// The mode of the inode token that a client has after its request is granted.
+    fn mode_for(&self, client: ClientId, want: &Want) -> Option<Mode> {
+        let own = self.held(client, want.ino).inode;
+        let mut others = self.files.get(&want.ino).into_iter().flatten();
+        let is_alone =
+            !others.any(|(other, holding)| *other != client && holding.held.inode.is_some());
+        match (own, want.inode) {
+            (None, Some(Mode::Writing)) if is_alone => Some(Mode::Exclusive),
+            (Some(own), Some(wanted)) => Some(own.join(wanted)),
+            (own, wanted) => own.or(wanted),
+        }
     }
 
     /// What of a desired range is free of others, held or waited for.
@@ -541,6 +646,16 @@ impl Authority {
         let mut holdings = self.files.get(&ino).into_iter().flatten();
         holdings.any(|(client, holding)| {
             clients.contains(client) && holding.held.inode == Some(Mode::Exclusive)
+        })
+    }
+
+    /// Whether one of these clients may have changed a file: it holds it exclusively, or writes it
+    /// beside others.
+    pub fn may_have_changed(&self, ino: Ino, clients: &BTreeSet<ClientId>) -> bool {
+        let mut holdings = self.files.get(&ino).into_iter().flatten();
+        holdings.any(|(client, holding)| {
+            let changes = [Some(Mode::Exclusive), Some(Mode::Writing)];
+            clients.contains(client) && changes.contains(&holding.held.inode)
         })
     }
 
@@ -589,6 +704,7 @@ impl Authority {
     pub fn check(&self) {
         assert!(self.next <= self.reserved, "only reserved numbers are drawn");
         assert!(self.grace.keys().all(|one| self.clients.contains(one)), "grace is for clients");
+        assert!(self.gone.is_subset(&self.clients), "who is dead is forgotten");
         for (ino, holdings) in &self.files {
             assert!(!holdings.is_empty(), "a file without holders is not kept");
             for (client, holding) in holdings {

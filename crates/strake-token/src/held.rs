@@ -6,34 +6,65 @@ use serde::{Deserialize, Serialize};
 use strake_proto::Ino;
 
 /// How a token lets its holder use what it covers.
+///
+/// `Exclusive` includes the two others, and these two exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Mode {
     /// Read, and cache what was read. Any number of clients may hold it at once.
     Shared,
     /// Change, and cache changes. No other client holds anything of it.
     Exclusive,
+    /// Of an inode only: write the blocks that the client holds exclusively, beside others that
+    /// write other blocks. Nothing else of the file may be read or changed.
+    Writing,
 }
 
 impl Mode {
-    /// Both, the weaker first.
-    pub const ALL: [Mode; 2] = [Mode::Shared, Mode::Exclusive];
+    /// All of them.
+    pub const ALL: [Mode; 3] = [Mode::Shared, Mode::Exclusive, Mode::Writing];
 
     /// Whether a client that holds `self` may do what `other` allows.
     pub fn includes(self, other: Mode) -> bool {
-        self >= other
+        self == other || self == Mode::Exclusive
     }
 
     /// Whether one client may hold `self` while another holds `other`.
     pub fn agrees(self, other: Mode) -> bool {
-        self == Mode::Shared && other == Mode::Shared
+        self == other && self != Mode::Exclusive
     }
+
+    /// The least mode that includes both.
+    #[must_use]
+    pub fn join(self, other: Mode) -> Mode {
+        if self == other { self } else { Mode::Exclusive }
+    }
+
+    /// The most that both include. Nothing is both shared and written.
+    pub fn meet(self, other: Mode) -> Option<Mode> {
+        match (self.includes(other), other.includes(self)) {
+            (true, _) => Some(other),
+            (false, true) => Some(self),
+            (false, false) => None,
+        }
+    }
+}
+
+/// Whether what is held is enough.
+fn suffices(held: Option<Mode>, wanted: Option<Mode>) -> bool {
+    wanted.is_none_or(|wanted| held.is_some_and(|held| held.includes(wanted)))
+}
+
+/// The most that both include; nothing if one of them is nothing.
+fn meet(one: Option<Mode>, two: Option<Mode>) -> Option<Mode> {
+    one.zip(two).and_then(|(one, two)| one.meet(two))
 }
 
 /// What a client holds of one file.
 ///
 /// `inode` covers attributes, extended attributes and layout; for a directory also its entries.
-/// `ranges` cover data, and are only held together with `inode`. `open` says that the file is in
-/// use; it agrees with everything and is never revoked.
+/// `ranges` cover data, and are only held together with `inode`. Whoever holds the inode
+/// exclusively has all blocks, whatever `ranges` says. `open` says that the file is in use; it
+/// agrees with everything and is never revoked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Held {
     /// The mode of the inode token, if it is held.
@@ -52,9 +83,13 @@ impl Held {
 
     /// Whether that is all that `want` asks for.
     pub fn covers(&self, want: &Want) -> bool {
-        want.inode.is_none_or(|mode| self.inode >= Some(mode))
+        suffices(self.inode, want.inode)
             && (self.open || !want.open)
-            && want.range.is_none_or(|range| self.ranges.covers(range.required, range.mode))
+            && want.range.is_none_or(|range| self.covers_blocks(range.required, range.mode))
+    }
+
+    fn covers_blocks(&self, range: BlockRange, mode: Mode) -> bool {
+        self.inode == Some(Mode::Exclusive) || self.ranges.covers(range, mode)
     }
 
     /// Whether two clients could not hold these at once.
@@ -66,16 +101,20 @@ impl Held {
 
     /// Whether all of it is held in `other` as well.
     pub fn is_within(&self, other: &Held) -> bool {
-        self.inode <= other.inode
+        suffices(other.inode, self.inode)
             && (other.open || !self.open)
-            && self.ranges.is_within(&other.ranges)
+            && self.ranges.iter().all(|(range, mode)| other.covers_blocks(range, mode))
     }
 
-    /// What is left of it under a limit.
+    /// What is left of it under a limit. Of an exclusive inode all blocks are left that the limit
+    /// does not name, where others may write beside.
     #[must_use]
     pub fn limited(&self, limit: &Limit) -> Held {
         let mut held = self.clone();
-        held.inode = held.inode.min(limit.inode);
+        held.inode = meet(held.inode, limit.inode);
+        if self.inode != held.inode && held.inode == Some(Mode::Writing) {
+            held.ranges = Ranges::all();
+        }
         for (range, most) in &limit.ranges {
             held.ranges.limit(*range, *most);
         }
@@ -88,6 +127,11 @@ impl Held {
     /// Whether the ranges have the inode token that they need.
     pub fn is_complete(&self) -> bool {
         self.ranges.is_empty() || self.inode.is_some()
+    }
+
+    /// Whether the client writes beside others.
+    pub fn is_writing(&self) -> bool {
+        self.inode == Some(Mode::Writing)
     }
 }
 
@@ -117,15 +161,17 @@ pub struct Want {
 
 impl Want {
     /// Whether it makes sense: something is wanted, a range together with the inode, and what is
-    /// desired contains what is required.
+    /// desired contains what is required. Who writes beside others says which blocks.
     pub fn is_valid(&self) -> bool {
         let something = self.inode.is_some() || self.open;
         let range = self.range.is_none_or(|range| {
             self.inode.is_some()
+                && range.mode != Mode::Writing
                 && range.required.from < range.required.to
                 && range.desired.contains(range.required)
         });
-        something && range
+        let writes = self.range.is_some_and(|range| range.mode == Mode::Exclusive);
+        something && range && (writes || self.inode != Some(Mode::Writing))
     }
 
     /// What another client may keep while this is granted.
@@ -153,8 +199,8 @@ impl Want {
 /// The most that others may hold beside `mode`.
 fn beside(mode: Mode) -> Option<Mode> {
     match mode {
-        Mode::Shared => Some(Mode::Shared),
         Mode::Exclusive => None,
+        Mode::Shared | Mode::Writing => Some(mode),
     }
 }
 
@@ -170,7 +216,7 @@ pub struct Limit {
 impl Limit {
     /// The limit that has both.
     pub fn and(&mut self, other: Limit) {
-        self.inode = self.inode.min(other.inode);
+        self.inode = meet(self.inode, other.inode);
         for range in other.ranges {
             if !self.ranges.contains(&range) {
                 self.ranges.push(range);

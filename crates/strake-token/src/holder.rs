@@ -7,15 +7,28 @@
 //! limit, the holder says [`Effect::Flush`]: the client makes its changes durable, and has the
 //! kernel drop what it cached. After [`Holder::flushed`] the holder answers with what it keeps.
 //!
+//! **Writing beside others** ([`Mode::Writing`]). A client that held the file exclusively first
+//! drops all that it knows of it: its uses end, and no other begins before that. After that it
+//! keeps only blocks that it has *used*. It gives others up at once, for nothing of them is in
+//! memory. How many blocks it asks for beyond those that it needs doubles from grant to grant, and
+//! begins anew when somebody else wants some of them.
+//!
 //! **Late messages.** A revoke names the newest grant that it covers. A grant up to that number
 //! that arrives later is void, and the operation asks again. A grant that nobody waits for is
 //! given back. A revoke that covers less than the newest grant here was answered before.
 
-use crate::held::{Held, Limit, Want};
+use crate::held::{Held, Limit, Mode, RangeWant, Want};
 use crate::message::{Granted, Reply, Request, RequestId, Term};
+use crate::ranges::{BlockRange, Ranges};
 use crate::rule::{Rule, obeys};
 use std::collections::BTreeMap;
-use strake_proto::{GrantNumber, Ino};
+use strake_proto::{BlockIndex, GrantNumber, Ino};
+
+/// A client that writes beside others holds at most that many pieces of one file when another
+/// client wants some of it. With more it gives all up.
+pub const PIECES_MAX: usize = 64;
+/// It asks for at most that many blocks beyond those that it needs.
+const AHEAD_MAX: u64 = 1024;
 
 /// Names a use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,6 +53,47 @@ struct File {
     /// The newest grant that was heard of: from a grant, or from a revoke that covers it.
     newest: GrantNumber,
     revoke: Option<Revoked>,
+    /// The blocks that uses have had since they were granted; of a file that is held exclusively
+    /// the last ones that were written.
+    used: Ranges,
+    /// How many blocks more than needed are asked for.
+    ahead: u64,
+}
+
+impl File {
+    /// Adds to a revoke, after which the client writes beside others, that it keeps no blocks but
+    /// those that it used.
+    fn keep_only_used(&mut self) {
+        let Some(revoke) = &mut self.revoke else { return };
+        if !self.held.limited(&revoke.limit).is_writing() {
+            return;
+        }
+        let unused = match self.used.pieces() {
+            0..=PIECES_MAX => self.used.gaps(),
+            _ => vec![BlockRange::ALL],
+        };
+        let ranges = unused.into_iter().map(|range| (range, None)).collect();
+        revoke.limit.and(Limit { inode: Some(Mode::Exclusive), ranges });
+        self.ahead = 0;
+    }
+
+    /// Whether a grant was made since the revoke that is being answered: the authority sent it
+    /// twice, and had its answer. No use begins, and nobody asks, before the flush that was ordered
+    /// is done.
+    fn is_overtaken(&self) -> bool {
+        self.revoke.as_ref().is_some_and(|revoke| revoke.upto < self.newest)
+    }
+
+    /// Whether the revoke of a file that is written beside others is only about blocks that were
+    /// never used.
+    fn gives_up_unused(&self) -> bool {
+        let Some(revoke) = &self.revoke else { return false };
+        let mut ranges = revoke.limit.ranges.iter();
+        self.held.is_writing()
+            && self.held.limited(&revoke.limit).is_writing()
+            && (!ranges.any(|(range, _)| self.used.overlaps(*range))
+                || !obeys(Rule::UsedBlocksAreFlushed))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -85,12 +139,15 @@ impl Holder {
     /// Begins a use, or asks for its tokens; or neither, as long as a file is being given back.
     fn use_or_ask(&mut self, number: UseId, wants: Vec<Want>) -> Option<Effect> {
         if wants.iter().all(|want| self.usable(want.ino).covers(want)) {
+            let wants = wants.into_iter().map(|want| self.note_used(want)).collect();
             self.uses.insert(number, wants);
             return Some(Effect::Begun(number));
         }
         let is_given_back = |want: &Want| {
-            let revoke = self.files.get(&want.ino).and_then(|file| file.revoke.as_ref());
-            revoke.is_some_and(|revoke| revoke.unasked)
+            let file = self.files.get(&want.ino);
+            file.is_some_and(|file| {
+                file.is_overtaken() || file.revoke.as_ref().is_some_and(|revoke| revoke.unasked)
+            })
         };
         if wants.iter().any(is_given_back) {
             self.deferred.push((number, wants));
@@ -99,28 +156,74 @@ impl Holder {
         Some(self.ask(number, wants))
     }
 
+    /// Notes which blocks a use has. A use of some blocks of a file that is held exclusively counts
+    /// as one of the whole file.
+    fn note_used(&mut self, want: Want) -> Want {
+        let (Some(file), Some(range), Some(Mode::Writing)) =
+            (self.files.get_mut(&want.ino), want.range, want.inode)
+        else {
+            return want;
+        };
+        let is_whole = file.held.inode == Some(Mode::Exclusive);
+        if is_whole {
+            file.used = Ranges::default();
+        }
+        if !file.used.covers(range.required, Mode::Exclusive) {
+            file.used.raise(range.required, Mode::Exclusive);
+        }
+        if is_whole && obeys(Rule::WritersBeginAnew) {
+            return Want { inode: Some(Mode::Exclusive), range: None, ..want };
+        }
+        want
+    }
+
     /// Ends a use.
     ///
     /// # Panics
     /// If it is not under way.
     pub fn end(&mut self, number: UseId) -> Vec<Effect> {
         let wants = self.uses.remove(&number).expect("invariant: only uses that begun are ended");
-        wants.iter().filter_map(|want| self.flush_if_unused(want.ino)).collect()
+        wants.iter().flat_map(|want| self.flush_if_unused(want.ino)).collect()
     }
 
     /// What a flush was ordered for is durable and dropped.
     pub fn flushed(&mut self, ino: Ino) -> Vec<Effect> {
+        self.answer(ino, false)
+    }
+
+    /// Like [`Holder::flushed`], where all of the file is dropped, whatever the limit.
+    pub fn dropped(&mut self, ino: Ino) -> Vec<Effect> {
+        self.answer(ino, true)
+    }
+
+    fn answer(&mut self, ino: Ino, drops_all: bool) -> Vec<Effect> {
         let Some(file) = self.files.get_mut(&ino) else { return Vec::new() };
         let Some(revoke) = file.revoke.take() else { return Vec::new() };
         assert!(revoke.flushing, "a flush that was not ordered");
+        if revoke.upto < file.newest {
+            // The authority has made a grant since, so it had its answer.
+            return self.begin_deferred();
+        }
         file.held = file.held.limited(&revoke.limit);
+        if drops_all {
+            file.held.inode = None;
+            file.held.ranges = Ranges::default();
+        }
+        if file.held.is_writing() {
+            revoke.limit.ranges.iter().for_each(|(range, most)| file.used.limit(*range, *most));
+        } else {
+            file.used = Ranges::default();
+        }
         let keeps = file.held.clone();
         self.forget_if_empty(ino);
         let mut effects = vec![Effect::Send(Request::GivenUp { ino, upto: revoke.upto, keeps })];
-        for (number, wants) in std::mem::take(&mut self.deferred) {
-            effects.extend(self.use_or_ask(number, wants));
-        }
+        effects.extend(self.begin_deferred());
         effects
+    }
+
+    fn begin_deferred(&mut self) -> Vec<Effect> {
+        let deferred = std::mem::take(&mut self.deferred).into_iter();
+        deferred.filter_map(|(number, wants)| self.use_or_ask(number, wants)).collect()
     }
 
     /// Gives back all of a file that no use needs, unasked: for room, or at a close. `None` if
@@ -205,8 +308,18 @@ impl Holder {
     fn ask(&mut self, number: UseId, wants: Vec<Want>) -> Effect {
         let request = RequestId(self.next_request);
         self.next_request += 1;
+        let wants: Vec<Want> = wants.into_iter().map(|want| self.with_more(want)).collect();
         self.asked.insert(request, (number, wants.clone()));
         Effect::Send(Request::Ask { request, wants })
+    }
+
+    /// What is wanted, with the blocks behind that are likely to be wanted next.
+    fn with_more(&self, want: Want) -> Want {
+        let (Some(range), Some(Mode::Writing)) = (want.range, want.inode) else { return want };
+        let ahead = self.files.get(&want.ino).map_or(0, |file| file.ahead);
+        let to = BlockIndex(range.required.to.0.saturating_add(ahead));
+        let desired = BlockRange { to, ..range.required };
+        Want { range: Some(RangeWant { desired, ..range }), ..want }
     }
 
     fn granted(&mut self, request: RequestId, grants: Vec<Granted>) -> Vec<Effect> {
@@ -219,6 +332,12 @@ impl Holder {
             if number > file.newest {
                 file.held = held;
                 file.newest = number;
+                if file.is_overtaken() && file.revoke.as_ref().is_some_and(|it| !it.flushing) {
+                    file.revoke = None;
+                }
+                if file.held.is_writing() {
+                    file.ahead = (2 * file.ahead).clamp(1, AHEAD_MAX);
+                }
             }
         }
         self.use_or_ask(number, wants).into_iter().collect()
@@ -252,6 +371,13 @@ impl Holder {
         if obeys(Rule::LateGrantsAreVoid) {
             file.newest = upto;
         }
+        if file.revoke.is_none() && file.held.limited(&limit) == file.held {
+            // A repetition of one that was answered. As long as it was being answered again, what
+            // is asked for would be granted at once, for nothing.
+            let keeps = file.held.clone();
+            self.forget_if_empty(ino);
+            return vec![Effect::Send(Request::GivenUp { ino, upto, keeps })];
+        }
         match &mut file.revoke {
             Some(revoke) if revoke.flushing => {
                 // Answered when the flush is done; if that is not enough, it is asked again.
@@ -265,30 +391,45 @@ impl Holder {
                 file.revoke = Some(Revoked { upto, limit, flushing: false, unasked: false });
             }
         }
-        self.flush_if_unused(ino).into_iter().collect()
+        file.keep_only_used();
+        self.flush_if_unused(ino)
     }
 
     /// What new uses of a file may take: what is held, under the limit of a revoke.
     fn usable(&self, ino: Ino) -> Held {
         let Some(file) = self.files.get(&ino) else { return Held::default() };
-        match &file.revoke {
-            Some(revoke) if obeys(Rule::RevokesLimitNewUses) => file.held.limited(&revoke.limit),
-            _ => file.held.clone(),
+        let Some(revoke) = &file.revoke else { return file.held.clone() };
+        if !obeys(Rule::RevokesLimitNewUses) {
+            return file.held.clone();
         }
+        if file.is_overtaken() {
+            return Held { open: file.held.open, ..Held::default() };
+        }
+        let left = file.held.limited(&revoke.limit);
+        if left.is_writing() && !file.held.is_writing() && obeys(Rule::WritersBeginAnew) {
+            return Held { open: left.open, ..Held::default() };
+        }
+        left
     }
 
-    /// Orders the flush of a revoked file once no use under way needs more than the limit.
-    fn flush_if_unused(&mut self, ino: Ino) -> Option<Effect> {
+    /// Orders the flush of a revoked file once no use under way needs more than the limit. Answers
+    /// at once where there is nothing to flush.
+    fn flush_if_unused(&mut self, ino: Ino) -> Vec<Effect> {
         let usable = self.usable(ino);
         let wants = self.uses.values().flatten().filter(|want| want.ino == ino);
         if !wants.into_iter().all(|want| usable.covers(want)) && obeys(Rule::UsesAreWaitedFor) {
-            return None;
+            return Vec::new();
         }
-        let revoke = self.files.get_mut(&ino)?.revoke.as_mut()?;
+        let Some(file) = self.files.get_mut(&ino) else { return Vec::new() };
+        let is_unused = file.gives_up_unused();
+        let Some(revoke) = file.revoke.as_mut() else { return Vec::new() };
         if std::mem::replace(&mut revoke.flushing, true) {
-            return None;
+            return Vec::new();
         }
-        Some(Effect::Flush(ino, revoke.limit.clone()))
+        if is_unused {
+            return self.flushed(ino);
+        }
+        vec![Effect::Flush(ino, revoke.limit.clone())]
     }
 
     fn forget_if_empty(&mut self, ino: Ino) {

@@ -72,6 +72,7 @@ impl TryFrom<Vec<(BlockRange, Mode)>> for Ranges {
             let (one, two) = (pair[0], pair[1]);
             one.0.to < two.0.from || (one.0.to == two.0.from && one.1 != two.1)
         });
+        let in_form = in_form && list.iter().all(|(_, mode)| *mode != Mode::Writing);
         if in_form { Ok(Ranges(list)) } else { Err("ranges out of order") }
     }
 }
@@ -83,6 +84,30 @@ impl From<Ranges> for Vec<(BlockRange, Mode)> {
 }
 
 impl Ranges {
+    /// All blocks, exclusively.
+    pub fn all() -> Ranges {
+        Ranges(vec![(BlockRange::ALL, Mode::Exclusive)])
+    }
+
+    /// How many pieces there are.
+    pub fn pieces(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The blocks that are not held.
+    pub fn gaps(&self) -> Vec<BlockRange> {
+        let mut rest = Ranges::all();
+        for (held, _) in self.iter() {
+            rest.limit(held, None);
+        }
+        rest.0.into_iter().map(|(range, _)| range).collect()
+    }
+
+    /// Whether a block of `range` is held.
+    pub fn overlaps(&self, range: BlockRange) -> bool {
+        self.iter().any(|(held, _)| held.overlaps(range))
+    }
+
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -20,6 +20,14 @@ pub enum Rule {
     OtherTermsAreVoid,
     /// Ranges go with the inode token.
     RangesNeedTheInode,
+    /// A client that writes beside others gives that up before it gets another mode.
+    WritersLeaveFirst,
+    /// Before a client writes beside others, its uses of the whole file end, and no other begins.
+    WritersBeginAnew,
+    /// What a writer beside others gives up is flushed if it used it.
+    UsedBlocksAreFlushed,
+    /// Nobody gets a file that a client wrote beside others that is gone and not put right.
+    RepairIsAlone,
     /// A request for a lock that its client has heard of is void.
     LockRequestsCountOnce,
     /// A request for a lock that was cancelled before it came is void.
@@ -52,7 +60,7 @@ impl Rule {
         Rule::UnlockedIsNotReasserted,
     ];
     /// All rules of tokens.
-    pub const ALL: [Rule; 8] = [
+    pub const ALL: [Rule; 12] = [
         Rule::LateGrantsAreVoid,
         Rule::RevokesLimitNewUses,
         Rule::UsesAreWaitedFor,
@@ -61,6 +69,10 @@ impl Rule {
         Rule::ReassertionsAreCounted,
         Rule::OtherTermsAreVoid,
         Rule::RangesNeedTheInode,
+        Rule::WritersLeaveFirst,
+        Rule::WritersBeginAnew,
+        Rule::UsedBlocksAreFlushed,
+        Rule::RepairIsAlone,
     ];
 }
 

@@ -178,6 +178,10 @@ impl Of<'_> {
         over: Over,
     ) -> Result<Step> {
         let content = self.file.content.read();
+        if self.file.is_dropped.load(Ordering::Acquire) {
+            let detail = "the file's changes could not be made durable";
+            return Err(Error::new(ErrorKind::Io, detail));
+        }
         if !extend && offset + bytes.len() as u64 > self.file.size() {
             return Ok(Step::Done(0));
         }

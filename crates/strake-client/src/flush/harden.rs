@@ -54,7 +54,8 @@ pub(crate) fn harden(
 ) -> Result<bool> {
     let threshold = usize::try_from(mount.settings.write_cache_threshold.0).unwrap_or(usize::MAX);
     let units_max = (threshold / UNIT_BYTES).min(HARDENED_UNITS_MAX);
-    if units_max == 0 || !file.has_dirty_blocks() || is_full(mount) {
+    // What is hardened counts for the whole file, of which others write other blocks.
+    if units_max == 0 || file.is_beside || !file.has_dirty_blocks() || is_full(mount) {
         return Ok(false);
     }
     // Held until the entry is made, so that what lies below the size does not change.

@@ -87,6 +87,13 @@ pub(crate) struct FileState {
     pub(crate) lost: AtomicU64,
     /// Stable stripes, which are settled when the metadata is durable.
     pub(crate) unsettled: Mutex<Unsettled>,
+    /// Whether other clients write other blocks of the file: nothing is hardened, the end of the
+    /// file is trimmed, and the size is only the least that it may be.
+    pub(crate) is_beside: bool,
+    /// The grant after which the size was last learnt from the metadata.
+    pub(crate) learnt: AtomicU64,
+    /// All was dropped because it could not be made durable. Writes under way fail.
+    pub(crate) is_dropped: AtomicBool,
     page_pool: Arc<PagePool>,
 }
 
@@ -95,7 +102,11 @@ impl FileState {
     ///
     /// # Errors
     /// `NotSupported` for a file of more than one object.
-    pub(crate) fn new(inode: &Inode, page_pool: Arc<PagePool>) -> Result<Arc<FileState>> {
+    pub(crate) fn new(
+        inode: &Inode,
+        page_pool: Arc<PagePool>,
+        is_beside: bool,
+    ) -> Result<Arc<FileState>> {
         let size = inode.attr.size;
         let content = match &inode.data {
             FileData::Empty => Content::Empty,
@@ -124,7 +135,8 @@ impl FileState {
             untold: AtomicU64::new(0),
             sent: AtomicBool::new(false),
             stored_blocks: AtomicU64::new(stored_blocks),
-            tail_stale: AtomicBool::new(true),
+            // Whoever began to write beside others has trimmed the end.
+            tail_stale: AtomicBool::new(!is_beside),
             barrier: AtomicU64::new(0),
             content_changed: AtomicBool::new(false),
             linked: AtomicBool::new(matches!(inode.data, FileData::Objects(_))),
@@ -133,6 +145,9 @@ impl FileState {
             unstable: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             unsettled: Mutex::default(),
+            is_beside,
+            learnt: AtomicU64::new(0),
+            is_dropped: AtomicBool::new(false),
             page_pool,
         }))
     }
@@ -145,6 +160,14 @@ impl FileState {
     /// The size, as reads see it.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
+    }
+
+    /// Takes in a size that the metadata has, if it is larger: others wrote there.
+    pub(crate) fn raise_to(&self, size: u64, block_size: u32) {
+        let _extend = self.extend.lock();
+        self.stored_blocks.fetch_max(size.div_ceil(u64::from(block_size)), Ordering::AcqRel);
+        self.told_size.fetch_max(size, Ordering::AcqRel);
+        self.size.fetch_max(size, Ordering::AcqRel);
     }
 
     /// A block that is in memory.

@@ -45,7 +45,7 @@ fn open_inode(
 
 /// The contents of a file that was just made, without another query.
 fn fresh_file(mount: &Mount, inode: &InodeState, made: &Inode) -> Result<Arc<FileState>> {
-    let file = FileState::new(made, Arc::clone(&mount.page_pool))?;
+    let file = FileState::new(made, Arc::clone(&mount.page_pool), false)?;
     let mut core = inode.core.lock();
     Ok(Arc::clone(core.file.get_or_insert(file)))
 }

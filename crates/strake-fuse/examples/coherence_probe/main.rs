@@ -3,6 +3,7 @@
 //! Exit code 0 if every mount saw what it must, else 1 with a sentence.
 #![allow(unsafe_code)]
 
+mod beside;
 mod locks;
 #[path = "../shared/mapping.rs"]
 mod mapping;

@@ -1,5 +1,6 @@
 //! The probes: each works on all mounts and compares what they show.
 
+use crate::beside;
 use crate::locks;
 use crate::mapping::Mapping;
 use crate::world::World;
@@ -26,6 +27,11 @@ pub(crate) const ALL: &[Probe] = &[
     ("mapped", mapped),
     ("mapped-beside-writes", mapped_beside_writes),
     ("removed-while-open", removed_while_open),
+    ("beside-records", beside::records),
+    ("beside-blocks", beside::blocks),
+    ("beside-halves", beside::halves),
+    ("beside-mapped", beside::mapped),
+    ("beside-fio", beside::with_fio),
     ("locks", locks::passes_on),
     ("locks-of-ranges", locks::ranges),
     ("locks-interrupted", locks::interrupted),

@@ -5,9 +5,13 @@
 //! only the metadata has. Until these are resolved its tokens stay in the table, and it is heard no
 //! more. So nobody reads or writes the files concerned meanwhile (rule R4 of the cluster).
 //!
-//! **Which files.** Those that a client that is gone holds exclusively. If one of them has not
-//! reasserted what it holds, that is not known: then all files, but those that a living client
-//! holds exclusively. Nothing is granted at that time, so no other client writes.
+//! **Writers beside others.** Where a client that is gone wrote some blocks of a file, living
+//! clients that write others of it give the file up first, and it is granted to nobody before the
+//! end ([`strake_token::Authority::fenced`]): what is put right are whole files.
+//!
+//! **Which files.** Those that a client that is gone holds exclusively, or wrote beside others. If
+//! one of them has not reasserted what it holds, that is not known: then all files, but those that
+//! a living client holds exclusively. Nothing is granted at that time, so no other client writes.
 
 use super::TokenService;
 use std::collections::BTreeSet;
@@ -16,6 +20,8 @@ use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, Result};
 
 /// The living clients must have reasserted within that time. A later attempt waits anew.
 const REASSERT_MAX: Duration = Duration::from_secs(20);
+/// Living clients must have given up what they wrote beside those that are gone within that time.
+const CLEAR_MAX: Duration = Duration::from_secs(60);
 /// Numbers must be reserved within that time.
 const DRAW_MAX: Duration = Duration::from_secs(20);
 
@@ -38,11 +44,12 @@ impl TokenService {
         let who = format!("{clients:?}");
         let all_are_meant =
             self.named("mounts that say what they hold", &who, || self.wait_for_living(clients))?;
+        self.named("mounts that wrote beside dead ones", &who, || self.wait_for_clearing())?;
         let number = self.named("grant numbers", &who, || self.draw())?;
         heal(number, &|ino| {
             let state = self.state.lock();
             if !all_are_meant {
-                return state.authority.is_exclusive_of(ino, clients);
+                return state.authority.may_have_changed(ino, clients);
             }
             !state.authority.is_exclusive_of(ino, &(state.authority.clients() - clients))
         })?;
@@ -61,7 +68,9 @@ impl TokenService {
                 state.leaving.insert(*client);
             }
         }
+        let effects = state.authority.fenced(clients, self.clock.monotonic());
         drop(state);
+        self.perform(effects);
         self.changed.notify_all();
     }
 
@@ -89,6 +98,20 @@ impl TokenService {
             }
             self.changed.wait_for(&mut state, WAIT_STEP);
         }
+    }
+
+    /// Waits until no living client writes beside one that is gone.
+    fn wait_for_clearing(&self) -> Result<()> {
+        let end = self.clock.monotonic() + CLEAR_MAX;
+        let mut state = self.state.lock();
+        while !state.authority.is_cleared() {
+            if self.clock.monotonic() >= end {
+                let detail = "a mount does not give up what it wrote beside a dead one";
+                return Err(Error::new(ErrorKind::TimedOut, detail));
+            }
+            self.changed.wait_for(&mut state, WAIT_STEP);
+        }
+        Ok(())
     }
 
     /// A number above all that were granted.

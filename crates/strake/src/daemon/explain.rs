@@ -16,6 +16,7 @@ impl Daemon {
         let token = view.token.map(|held| match held {
             Some(strake_token::Mode::Shared) => "shared",
             Some(strake_token::Mode::Exclusive) => "exclusive",
+            Some(strake_token::Mode::Writing) => "writing",
             None => "none",
         });
         Ok(Explained {
