@@ -152,6 +152,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
     for (name, minutes_max) in [
         ("pjdfstest", 15),
         ("cluster-mounts", 10),
+        ("cluster-disks", 10),
         ("lab", 10),
         ("cluster-first", 10),
         ("fsx", 20),

@@ -9,6 +9,7 @@
 //! However the runner ends, nothing stays behind: see `janitor`.
 
 mod checks;
+mod cluster_disks;
 mod cluster_first;
 mod cluster_full;
 mod cluster_mounts;
@@ -137,6 +138,11 @@ const SUITES: &[Suite] = &[
         name: "cluster-mounts",
         about: "three mounts of one file system; kill -9 of a mount and of each server",
         run: cluster_mounts::run,
+    },
+    Suite {
+        name: "cluster-disks",
+        about: "disks of a cluster's file system, lost and replaced while three mounts use it",
+        run: cluster_disks::run,
     },
     Suite {
         name: "postgres",

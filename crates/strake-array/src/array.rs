@@ -2,7 +2,7 @@
 
 use crate::floors::Floors;
 use crate::meta_link::{MetaLink, wrong_reply};
-use crate::nsds::{NsdSet, NsdView};
+use crate::nsds::{FindNsd, NsdSet, NsdView};
 use crate::room::Room;
 use crate::round::Rounds;
 use crate::stripe_io::{StripeIo, Versions};
@@ -33,6 +33,9 @@ pub struct ArrayOptions {
     /// tokens ([`crate::stripe_io::Versions::raise`]), not from the one of this life, and space is
     /// what the NSDs grant ([`crate::room`]).
     pub beside_others: bool,
+    /// Where NSDs are found that get a slot later, by the word of another client. `None` for a
+    /// client that is alone.
+    pub find: Option<FindNsd>,
 }
 
 strake_env::lock_names! {
@@ -68,7 +71,7 @@ impl Array {
     /// # Errors
     /// Of the metadata; `NoMemory` when there are no more threads.
     pub fn open(options: ArrayOptions) -> Result<Arc<Array>> {
-        let ArrayOptions { meta, nsds, clock, observe, client, io_threads, beside_others } =
+        let ArrayOptions { meta, nsds, clock, observe, client, io_threads, beside_others, find } =
             options;
         let configuration = configuration(meta.as_ref())?;
         let (to, trace) = (Arc::clone(&meta), Arc::clone(&observe.trace));
@@ -93,6 +96,7 @@ impl Array {
             Arc::clone(&clock),
         );
         set.set_observe(&observe);
+        set.find_by(find);
         if beside_others {
             set.use_grants(grant.0);
             for nsd in returning {

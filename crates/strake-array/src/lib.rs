@@ -39,4 +39,4 @@ pub mod stripe_io;
 
 pub use array::{Array, ArrayOptions};
 pub use exclusion::Exclusion;
-pub use nsds::NsdView;
+pub use nsds::{FindNsd, NsdView};

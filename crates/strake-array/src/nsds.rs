@@ -15,6 +15,7 @@
 //! becomes `Recovering` while `gate` is held exclusively, so afterwards no write is under way that
 //! left the NSD out. A slot gets another NSD, or is deleted, under the exclusive gate, too.
 
+mod follow;
 mod heirs;
 mod holdings;
 mod map;
@@ -23,6 +24,7 @@ mod returning;
 mod shadow;
 mod traced;
 
+pub use follow::FindNsd;
 use heirs::Heirs;
 use tracing::{info, warn};
 
@@ -135,6 +137,8 @@ pub struct NsdSet {
     holdings: Option<Holdings>,
     /// Where calls are timed.
     observe: Option<Arc<Observe>>,
+    /// Where NSDs are found that get a slot later.
+    find: Option<FindNsd>,
 }
 
 /// The log names at most so many bad strips of one NSD. Further ones are only counted.
@@ -270,6 +274,7 @@ impl NsdSet {
             mending: WatchedMutex::default(),
             holdings: None,
             observe: None,
+            find: None,
         };
         for (slot, port) in ports {
             if set.deleted.read().contains(&slot) {

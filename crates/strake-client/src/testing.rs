@@ -110,6 +110,7 @@ impl Rig {
             client,
             io_threads: self.settings.io_threads,
             beside_others,
+            find: None,
         })
     }
 

@@ -13,7 +13,7 @@ use crate::scrub::{ScrubView, Scrubber};
 use crate::tokens::TokenService;
 use crate::{check, delete, replace, scrub};
 use std::sync::Arc;
-use strake_array::{Array, Exclusion};
+use strake_array::{Array, Exclusion, NsdView};
 use strake_proto::layout::NsdStatus;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{Error, ErrorKind, NsdId, Result, SlotIndex};
@@ -116,6 +116,11 @@ impl Manager {
     /// slot; the new NSD's.
     pub fn replace_nsd(&self, replacement: Replacement, port: Arc<dyn NsdPort>) -> Result<()> {
         replace::start(&self.repair, replacement, port)
+    }
+
+    /// The NSDs of the pool as they are seen here.
+    pub fn nsds(&self) -> Vec<NsdView> {
+        self.repair.array.nsds()
     }
 
     /// Sets the rate at which NSDs are filled from now on, in bytes per second; 0 for no limit.

@@ -93,6 +93,11 @@ pub(crate) fn start(
         return Err(Error::new(ErrorKind::Busy, format!("NSD {old} is being deleted")));
     }
     if taken.is_none() && !nsds.availability(slot).readable() {
+        if repair.clients.is_some() {
+            // All other clients leave it before this returns. Nobody writes to it by the old map
+            // then, and the new one finds everybody without it.
+            nsds.note(slot)?;
+        }
         repair.pace.start(rate);
         nsds.replace_lost(slot, new, port)?;
         return note(repair, None);

@@ -270,6 +270,7 @@ impl World {
             client,
             io_threads: 2,
             beside_others: true,
+            find: None,
         });
         let way = Arc::new(Way(wire.clone(), LEADER, self.authority.way_of(client)));
         let observe = Arc::clone(&self.observe);

@@ -243,6 +243,7 @@ impl Machine {
             client: ClientId(1),
             io_threads: settings.io_threads,
             beside_others: false,
+            find: None,
         })?;
         let recovered = after_crash::recover(&array)?;
         let vfs = StrakeVfs::start(Arc::clone(&array), settings)?;

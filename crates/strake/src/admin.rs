@@ -116,6 +116,9 @@ pub(crate) enum Request {
         rate: u64,
         /// Use the device even if it holds something else.
         force: bool,
+        /// The new disk in the user's words: in a cluster, the name of an NSD.
+        #[serde(default)]
+        given: Option<String>,
     },
     /// Delete a disk. Its strips get places on other disks.
     DiskDelete {

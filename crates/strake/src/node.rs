@@ -14,6 +14,7 @@
 mod create;
 mod delete;
 mod dir;
+mod disks;
 mod follow;
 mod leader;
 mod messages;
@@ -31,6 +32,7 @@ pub(crate) use messages::{
     FsWanted, Grant, LeaderRequest, MetadataState, MountAnswer, NodeRequest, NodeState, NsdPlace,
     Place, ReplicaState, Request, StripsChecked,
 };
+pub(crate) use mount::disks_of_mount;
 pub(crate) use peer::{Peer, ask_own};
 pub(crate) use recover::Recovery;
 pub(crate) use server::serve;

@@ -83,6 +83,31 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
 
 /// Three nodes with a disk each, and a file system on them. A token works once.
 pub(super) fn make(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    let used = make_nodes(place)?;
+    let stanzas = "%nsd: device=disk servers=n1 nsd=d1 size=512M\n\
+                   %nsd: device=disk servers=n2 nsd=d2 size=512M failureGroup=7\n\n\
+                   # the third\n%nsd: device=disk\n servers=n3 size=512M nsd=d3\n";
+    make_nsds(place, stanzas)?;
+    let create = with(place.on("n1", "fs create demo --code 2x --mount"), &place.mount());
+    place.succeeds("fs-create", create)?;
+    let again = with(with(place.on("other", "node join"), &used), "--address");
+    let again = with(again, &place.address(4));
+    checks.record("a token works once", place.refused(again, "used"));
+    let state = place.run("state", place.on("n3", "node state"))?.success()?.output();
+    let active = state.matches(" active ").count();
+    checks.hold("three nodes are active", active == 3, || state);
+    Ok(())
+}
+
+/// Makes the NSDs that the stanzas describe.
+pub(super) fn make_nsds(place: &Place<'_>, stanzas: &str) -> Result<(), String> {
+    let file = place.root.join("nsds.stanza");
+    std::fs::write(&file, stanzas).map_err(|error| error.to_string())?;
+    place.succeeds("nsds", with(place.on("n1", "nsd create -F"), &file.to_string_lossy()))
+}
+
+/// Three nodes without disks. Returns a token that was used.
+pub(super) fn make_nodes(place: &Place<'_>) -> Result<String, String> {
     let create = place.on("n1", "cluster create demo --node n1 --address");
     place.succeeds("create", with(create, &place.address(1)))?;
     let add = place.on("n1", "node add n2 n3 --roles quorum,server,client");
@@ -97,22 +122,7 @@ pub(super) fn make(place: &Place<'_>, checks: &mut Checks) -> Result<(), String>
         let join = with(with(join, "--address"), &place.address(number));
         place.succeeds("join", join)?;
     }
-    let stanzas = "%nsd: device=disk servers=n1 nsd=d1 size=512M\n\
-                   %nsd: device=disk servers=n2 nsd=d2 size=512M failureGroup=7\n\n\
-                   # the third\n%nsd: device=disk\n servers=n3 size=512M nsd=d3\n";
-    let file = place.root.join("nsds.stanza");
-    std::fs::write(&file, stanzas).map_err(|error| error.to_string())?;
-    let nsds = with(place.on("n1", "nsd create -F"), &file.to_string_lossy());
-    place.succeeds("nsds", nsds)?;
-    let create = with(place.on("n1", "fs create demo --code 2x --mount"), &place.mount());
-    place.succeeds("fs-create", create)?;
-    let again = with(with(place.on("other", "node join"), second), "--address");
-    let again = with(again, &place.address(4));
-    checks.record("a token works once", place.refused(again, "used"));
-    let state = place.run("state", place.on("n3", "node state"))?.success()?.output();
-    let active = state.matches(" active ").count();
-    checks.hold("three nodes are active", active == 3, || state);
-    Ok(())
+    Ok(second.to_owned())
 }
 
 /// Deletes the file system, and makes one of the same name of the same disks at once, while the
@@ -325,7 +335,7 @@ impl<'a> Place<'a> {
         format!("127.0.0.{number}:{}", self.port)
     }
 
-    fn mount(&self) -> String {
+    pub(super) fn mount(&self) -> String {
         self.root.join("mnt").to_string_lossy().into_owned()
     }
 
@@ -361,7 +371,7 @@ impl<'a> Place<'a> {
     }
 
     /// Succeeds if the command fails and says `wanted`.
-    fn refused(&self, command: Command, wanted: &str) -> Result<(), String> {
+    pub(super) fn refused(&self, command: Command, wanted: &str) -> Result<(), String> {
         let ended = self.run("refused", command)?;
         match !ended.status.success() && ended.output().contains(wanted) {
             true => Ok(()),

@@ -73,7 +73,7 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
 }
 
 /// The node that serves the file system, as another one sees it.
-fn serving(place: &Place<'_>, asked: &str) -> Result<&'static str, String> {
+pub(super) fn serving(place: &Place<'_>, asked: &str) -> Result<&'static str, String> {
     let state = place.run("who-serves", place.on(asked, "node state"))?.success()?.output();
     let row = state.lines().find(|line| line.contains("demo (serves)"));
     let name = row.and_then(|row| row.split_whitespace().next());

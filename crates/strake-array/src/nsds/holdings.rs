@@ -117,6 +117,14 @@ impl Holdings {
         *held = Held { limit: mark.sent.saturating_add(space.granted), space };
     }
 
+    /// Another NSD has the slot, which has granted nothing yet.
+    pub(super) fn forget(&self, slot: SlotIndex) {
+        let mut state = self.state.lock();
+        if let Some(held) = state.slots.get_mut(usize::from(slot.0)) {
+            *held = Held::default();
+        }
+    }
+
     /// Ends an ask: every NSD has answered or failed.
     pub(crate) fn end_ask(&self) {
         self.state.lock().asks += 1;

@@ -138,6 +138,9 @@ impl NsdSet {
     ///
     /// Afterwards no write is under way that left the NSD out.
     pub fn write_again(&self, nsd: NsdId) -> bool {
+        if self.slot_of(nsd).is_none() && self.follow_pool().is_err() {
+            return false;
+        }
         let Some(slot) = self.slot_of(nsd) else { return false };
         if self.availability(slot).writable() {
             return true;
@@ -158,6 +161,9 @@ impl NsdSet {
     /// those that the manager has brought up to date.
     pub fn look_after(&self) {
         for slot in self.slots() {
+            if self.slot(slot).route.read().port.is_none() {
+                self.find_again(slot);
+            }
             match self.availability(slot) {
                 NsdAvailability::Down if !self.is_noted(slot) => {
                     let _ = self.probe(slot);

@@ -108,6 +108,7 @@ impl World {
             client,
             io_threads: settings.io_threads,
             beside_others: true,
+            find: None,
         })?;
         let way = self.tokens.way_of(client);
         let clock = Arc::clone(&self.clock);

@@ -13,9 +13,10 @@
 
 use super::ways::NsdWays;
 use super::{RESTART_WAIT_MAX, call_limit};
-use crate::data_dir::NodeConfig;
+use crate::data_dir::{NodeConfig, NsdConfig};
 use crate::node::{
     Follower, Grant, LeaderRequest, NodeDir, Place, Request, Search, StripsChecked, ask_own,
+    disks_of_mount,
 };
 use crate::scrub::{ScrubOrder, ScrubReport};
 use std::path::Path;
@@ -30,12 +31,13 @@ use strake_net::{
 use strake_observe::Observe;
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
-use strake_proto::{ClientId, NsdId, Result};
+use strake_proto::{ClientId, ErrorKind, NsdId, Result};
 use strake_token::port::{ToAuthority, ToClient};
 use tracing::warn;
 
 /// See the head of this file.
 pub(crate) struct ClusterBackend {
+    dir: NodeDir,
     /// Finds the leader.
     search: Arc<Search>,
     grant: Grant,
@@ -62,7 +64,8 @@ impl ClusterBackend {
         let request = LeaderRequest::OpenMount { fs: config.name.clone(), node: file.id };
         let grant: Grant = ask_own(&dir, &Request::Leader(request))?;
         let (own, fs) = (dir.credentials()?, grant.fs.id);
-        let search = Search::new(&own, fs, move || dir.records(), Arc::clone(observe) as _);
+        let of_search = dir.clone();
+        let search = Search::new(&own, fs, move || of_search.records(), Arc::clone(observe) as _);
         let env = SessionEnv {
             // Each session gets that of its node.
             introduction: Introduction::node(&own, &grant.leader.node),
@@ -90,11 +93,20 @@ impl ClusterBackend {
         let limits = SessionLimits { call: call_limit(config), ..SessionLimits::NSD };
         let nsds = NsdWays::new(&own, grant.nsds.clone(), env.clone(), limits);
         let meta = Arc::new(meta) as Arc<dyn MetaPort>;
-        Ok(ClusterBackend { search, grant, meta, nsds, env, session, tokens })
+        Ok(ClusterBackend { dir, search, grant, meta, nsds, env, session, tokens })
     }
 
-    /// The way to an NSD; `None` if the file system has no such NSD.
-    pub(super) fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
+    /// The way to an NSD; `None` if the file system has no such NSD. The leader is asked for an NSD
+    /// that the file system has got since this mount began.
+    pub(crate) fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
+        if !self.nsds.knows(nsd) {
+            let request = LeaderRequest::Places { fs: self.grant.fs.id };
+            let places = self.search.peer().and_then(|leader| leader.ask_leader(&request));
+            match places {
+                Ok(places) => self.nsds.learn(places),
+                Err(error) => warn!(target: "disks", "where NSD {nsd} is, is not known: {error}"),
+            }
+        }
         self.nsds.port(nsd, |place, env| {
             let process = Some(Arc::new(self.process_at(place.clone())));
             SessionEnv { process, ..env }
@@ -150,6 +162,19 @@ impl ClusterBackend {
     pub(crate) fn suspend_nsd(&self, nsd: NsdId, suspended: bool) -> Result<bool> {
         let request = LeaderRequest::SuspendNsd { fs: self.grant.fs.id, nsd, suspended };
         self.search.peer()?.ask_leader(&request)
+    }
+
+    /// Has the leader replace an NSD by the free one of that name. Returns a sentence about it.
+    pub(crate) fn replace_nsd(&self, old: NsdId, new: &str, rate: u64) -> Result<String> {
+        let (fs, new) = (self.grant.fs.id, new.to_owned());
+        self.search.peer()?.ask_leader(&LeaderRequest::ReplaceNsd { fs, old, new, rate })
+    }
+
+    /// The file system's NSDs by their names in the node's copy of the records.
+    pub(crate) fn listed(&self) -> Result<Vec<NsdConfig>> {
+        let cluster = self.dir.records()?;
+        let fs = cluster.fs(self.grant.fs.id).ok_or(ErrorKind::NotFound)?;
+        Ok(disks_of_mount(&cluster, fs))
     }
 
     /// Tells the leader that this node does not have the file system mounted any more. Everything

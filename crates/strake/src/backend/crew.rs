@@ -16,6 +16,7 @@
 //! ([`Crew::dead`], [`Crew::work`]).
 
 use super::ways::NsdWays;
+use crate::node::NsdPlace;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +55,9 @@ pub(crate) struct Crew {
     service: Arc<TokenService>,
     leases: Arc<LeaseService>,
     undertaker: Arc<Undertaker>,
-    nsds: NsdWays,
+    nsds: Arc<NsdWays>,
+    /// Ways to the NSDs for leases.
+    lease_ways: NsdWays,
     observe: Arc<Observe>,
     clock: Arc<dyn Clock>,
     /// Held while mounts are buried.
@@ -131,6 +134,11 @@ impl NsdPort for InTerm {
     }
 }
 
+fn way_of_crew(nsds: &NsdWays, leases: &Arc<LeaseService>, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
+    let (port, leases) = (nsds.port(nsd, |_, env| env)?, Arc::clone(leases));
+    Some(Arc::new(InTerm { port, nsd, leases }) as Arc<dyn NsdPort>)
+}
+
 /// Lets clients of the door talk to the services.
 struct Behind(Arc<TokenService>, Arc<LeaseService>);
 
@@ -193,7 +201,34 @@ impl Crew {
         door.serve_tokens(fs, Arc::new(behind), Arc::clone(observe) as _)?;
         door.serve_meta(fs, leases.metadata(service.metadata()))?;
         let (observe, working) = (Arc::clone(observe), Mutex::new(None));
-        Ok(Crew { service, leases, undertaker, nsds, observe, clock, working })
+        let (nsds, lease_ways) = (Arc::new(nsds), ways);
+        Ok(Crew { service, leases, undertaker, nsds, lease_ways, observe, clock, working })
+    }
+
+    /// The file system's NSDs are at these places from now on. One that is new gets a lease, and
+    /// one that is not among them gets none any more.
+    pub(crate) fn learn_places(&self, places: Vec<NsdPlace>) {
+        let before = self.nsds.known();
+        let now: Vec<NsdId> = places.iter().map(|place| place.nsd).collect();
+        self.nsds.learn(places.clone());
+        self.lease_ways.learn(places);
+        let new = now.iter().filter(|nsd| !before.contains(nsd));
+        for (nsd, port) in
+            new.filter_map(|nsd| Some((*nsd, self.lease_ways.port(*nsd, |_, env| env)?)))
+        {
+            self.leases.attach(nsd, port);
+        }
+        before.iter().filter(|nsd| !now.contains(nsd)).for_each(|nsd| self.leases.detach(*nsd));
+    }
+
+    /// The manager's own client.
+    pub(crate) fn client(&self) -> ClientId {
+        CREW
+    }
+
+    /// The way to an NSD for the manager's client.
+    pub(crate) fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
+        way_of_crew(&self.nsds, &self.leases, nsd)
     }
 
     /// True once the manager has begun.
@@ -243,10 +278,8 @@ impl Crew {
     /// Begins the manager's work with the burial of those in `gone`, and of the manager before.
     fn begin(&self, gone: &BTreeSet<ClientId>) -> Result<Working> {
         self.leases.begun()?;
-        let port = |nsd: NsdId| {
-            let (port, leases) = (self.nsds.port(nsd, |_, env| env)?, Arc::clone(&self.leases));
-            Some(Arc::new(InTerm { port, nsd, leases }) as Arc<dyn NsdPort>)
-        };
+        let (nsds, leases) = (Arc::clone(&self.nsds), Arc::clone(&self.leases));
+        let port = move |nsd: NsdId| way_of_crew(&nsds, &leases, nsd);
         let MetaReply::Configuration(known) =
             self.service.metadata().query(&MetaQuery::Configuration)?
         else {
@@ -261,6 +294,7 @@ impl Crew {
             client: CREW,
             io_threads: 4,
             beside_others: true,
+            find: Some(Arc::new(port)),
         })?;
         let (clock, observe) = (Arc::clone(&self.clock), Arc::clone(&self.observe));
         let way = self.service.way_of(CREW);

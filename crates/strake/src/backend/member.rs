@@ -18,6 +18,7 @@ use tracing::error;
 /// See the head of this file.
 pub(crate) struct Member {
     disks: Arc<Disks>,
+    config: NodeConfig,
     metadata: Option<Metadata>,
     /// Declared last, so that it is released after the NSDs are closed.
     _lock: File,
@@ -46,7 +47,18 @@ impl Member {
         disks.watch(None, user)?;
         let start = |parts| Metadata::start(parts, door, &disks, observe);
         let metadata = metadata.map(start).transpose()?;
-        Ok(Member { disks, metadata, _lock: lock })
+        Ok(Member { disks, config: config.clone(), metadata, _lock: lock })
+    }
+
+    /// The disks that it was told of last, and all else.
+    pub(crate) fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// The list of disks was changed: those that came are opened, those that went are closed.
+    pub(crate) fn follow(&mut self, config: NodeConfig) {
+        self.config = config;
+        self.disks.kick();
     }
 
     /// What the mounts share, if this node serves them.

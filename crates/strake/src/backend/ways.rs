@@ -13,7 +13,7 @@ use strake_proto::nsd::NsdPort;
 /// See the head of this file.
 pub(crate) struct NsdWays {
     own: Arc<NodeCredentials>,
-    places: Vec<NsdPlace>,
+    places: Mutex<Vec<NsdPlace>>,
     /// What a session needs but the introduction.
     env: SessionEnv,
     limits: SessionLimits,
@@ -29,7 +29,30 @@ impl NsdWays {
         env: SessionEnv,
         limits: SessionLimits,
     ) -> NsdWays {
-        NsdWays { own: Arc::clone(own), places, env, limits, sessions: Mutex::default() }
+        let (places, sessions) = (Mutex::new(places), Mutex::default());
+        NsdWays { own: Arc::clone(own), places, env, limits, sessions }
+    }
+
+    /// Whether the place of an NSD is known.
+    pub(crate) fn knows(&self, nsd: NsdId) -> bool {
+        self.places.lock().iter().any(|place| place.nsd == nsd)
+    }
+
+    /// The NSDs whose places are known.
+    pub(crate) fn known(&self) -> Vec<NsdId> {
+        self.places.lock().iter().map(|place| place.nsd).collect()
+    }
+
+    /// From now on the NSDs are at these places. Ways to others end.
+    pub(crate) fn learn(&self, places: Vec<NsdPlace>) {
+        let mut sessions = self.sessions.lock();
+        let mut known = self.places.lock();
+        let stays = |nsd: &NsdId| {
+            let of = |list: &[NsdPlace]| list.iter().find(|place| place.nsd == *nsd).cloned();
+            of(&places).is_some_and(|place| of(&known) == Some(place))
+        };
+        sessions.retain(|nsd, _| stays(nsd));
+        *known = places;
     }
 
     /// The way to an NSD; `None` if the file system has no such NSD. `with` changes what the
@@ -39,10 +62,10 @@ impl NsdWays {
         nsd: NsdId,
         with: impl FnOnce(&Place, SessionEnv) -> SessionEnv,
     ) -> Option<Arc<dyn NsdPort>> {
-        let place = &self.places.iter().find(|place| place.nsd == nsd)?.place;
+        let place = self.places.lock().iter().find(|place| place.nsd == nsd)?.place.clone();
         let connect = || {
             let introduction = Introduction::node(&self.own, &place.node);
-            let env = with(place, SessionEnv { introduction, ..self.env.clone() });
+            let env = with(&place, SessionEnv { introduction, ..self.env.clone() });
             let endpoint = Endpoint::Tcp(place.address);
             let session = NsdClientSession::new(endpoint, nsd, self.limits, env);
             Arc::new(session) as Arc<dyn NsdPort>

@@ -99,7 +99,7 @@ pub(crate) struct FsRecord {
     pub(crate) block_size: u32,
     /// Where nodes mount it.
     pub(crate) mount: PathBuf,
-    /// Its NSDs, in slot order.
+    /// Its NSDs: those it was made of, in slot order, then those that it got later.
     pub(crate) nsds: Vec<NsdId>,
     /// The nodes that have it mounted, as far as is known.
     #[serde(default)]
@@ -172,6 +172,10 @@ pub(crate) enum Change {
     DeleteFs { fs: FsId },
     /// Removes NSDs that belong to no file system.
     DeleteNsds { nsds: Vec<NsdId> },
+    /// Gives a file system an NSD that belongs to none.
+    AttachNsd { fs: FsId, nsd: NsdId },
+    /// An NSD of a file system belongs to none any more. One that does not is left as it is.
+    DetachNsd { fs: FsId, nsd: NsdId },
 }
 
 /// Everything that is known of a cluster.
@@ -362,6 +366,8 @@ impl Cluster {
             }
             Change::DeleteFs { fs } => next.delete_fs(*fs)?,
             Change::DeleteNsds { nsds } => nsds.iter().try_for_each(|nsd| next.delete_nsd(*nsd))?,
+            Change::AttachNsd { fs, nsd } => next.attach_nsd(*fs, *nsd)?,
+            Change::DetachNsd { fs, nsd } => next.detach_nsd(*fs, *nsd)?,
             Change::Mount { fs, node } => next.add_mount(*fs, *node)?,
             Change::Unmount { fs, node } => {
                 next.fs_mut(*fs)?.mounts.retain(|mount| mount.node != *node);
@@ -524,6 +530,26 @@ impl Cluster {
             return Err(Error::new(ErrorKind::Busy, detail));
         }
         self.nsds.retain(|nsd| nsd.id != id);
+        Ok(())
+    }
+
+    fn attach_nsd(&mut self, fs: FsId, nsd: NsdId) -> Result<()> {
+        self.fs_mut(fs)?;
+        let Some(record) = self.nsds.iter_mut().find(|record| record.id == nsd) else {
+            return invalid(format!("no NSD {nsd}"));
+        };
+        if record.fs.replace(fs).is_some() {
+            return invalid(format!("NSD {} belongs to a file system already", record.name));
+        }
+        self.fs_mut(fs)?.nsds.push(nsd);
+        Ok(())
+    }
+
+    fn detach_nsd(&mut self, fs: FsId, nsd: NsdId) -> Result<()> {
+        self.fs_mut(fs)?.nsds.retain(|own| *own != nsd);
+        for record in self.nsds.iter_mut().filter(|it| it.id == nsd && it.fs == Some(fs)) {
+            record.fs = None;
+        }
         Ok(())
     }
 

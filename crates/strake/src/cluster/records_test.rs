@@ -99,6 +99,28 @@ fn an_nsd_belongs_to_one_file_system() {
 }
 
 #[test]
+fn an_nsd_comes_to_a_file_system_and_goes() {
+    let mut cluster = three();
+    let nsds = vec![new_nsd(1, "/srv/a"), new_nsd(2, "/srv/a"), new_nsd(3, "/srv/a")];
+    cluster.apply(&Change::AddNsds { nsds }).expect("adds");
+    cluster.apply(&add_fs("one", &[1, 2])).expect("makes");
+    let (fs, nsd) = (FsId(1), NsdId(3));
+    let (attach, detach) = (Change::AttachNsd { fs, nsd }, Change::DetachNsd { fs, nsd });
+    cluster.apply(&attach).expect("is free");
+    assert_eq!(cluster.fs(fs).expect("there").nsds, [NsdId(1), NsdId(2), NsdId(3)]);
+    assert!(refused(&mut cluster, &attach).contains("already"));
+    let delete = Change::DeleteNsds { nsds: vec![nsd] };
+    assert!(refused(&mut cluster, &delete).contains("belongs to file system one"));
+    cluster.apply(&detach).expect("goes");
+    cluster.apply(&detach).expect("an answer may have been lost");
+    assert_eq!(cluster.nsd(nsd).expect("there").fs, None);
+    cluster.apply(&delete).expect("is free");
+    assert!(refused(&mut cluster, &attach).contains("no NSD 3"));
+    let nowhere = Change::AttachNsd { fs: FsId(9), nsd: NsdId(2) };
+    assert!(refused(&mut cluster, &nowhere).contains("no file system 9"));
+}
+
+#[test]
 fn numbers_are_never_given_twice() {
     let mut cluster = three();
     cluster.apply(&Change::DeleteNode { node: NodeNumber(3) }).expect("has no NSD");

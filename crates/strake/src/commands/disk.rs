@@ -184,6 +184,7 @@ pub(crate) fn run_disk(command: &DiskCommand) -> Result<()> {
                 size: size.map(|size| size.0),
                 rate: rate.map_or(0, |rate| rate.0),
                 force: *force,
+                given: new.as_ref().map(|new| new.to_string_lossy().into_owned()),
             })
         }
     }

@@ -32,6 +32,8 @@ pub(super) struct NewDisk {
     pub(super) size: Option<u64>,
     /// Use the device even if it holds something else.
     pub(super) force: bool,
+    /// In the user's words.
+    pub(super) given: Option<String>,
 }
 
 /// Starts pending replacements and deletions that are not running, after a start of the daemon or
@@ -52,8 +54,7 @@ pub(super) fn tend(daemon: &Weak<Daemon>) {
 impl Daemon {
     fn tend_disks(&self) -> Result<()> {
         let Some(_alone) = self.managing.try_lock() else { return Ok(()) };
-        // In a cluster the leader does this.
-        let Ok(manager) = self.manager() else { return Ok(()) };
+        let Ok(manager) = self.manager() else { return self.follow_list() };
         let pending = manager.replacement()?;
         if let Some((replacement, false)) = pending
             && let Some(port) = self.answering(replacement.new)
@@ -72,6 +73,19 @@ impl Daemon {
             self.change_config(config)?;
         }
         Ok(())
+    }
+
+    /// In a cluster the leader looks after replacements. This mount only learns the names of disks
+    /// that have come.
+    fn follow_list(&self) -> Result<()> {
+        let Some(cluster) = self.backend.cluster() else { return Ok(()) };
+        let mut config = self.config();
+        let listed = |nsd: NsdId| config.nsd.iter().any(|listed| listed.id == nsd.0);
+        if self.array.nsds().iter().all(|view| listed(view.nsd)) {
+            return Ok(());
+        }
+        config.nsd = cluster.listed()?;
+        self.change_config(config)
     }
 
     /// The way to an NSD; `None` if the NSD does not answer.
@@ -102,7 +116,11 @@ impl Daemon {
     /// Answers `strake disk replace`: makes the new disk, waits until it answers, and begins the
     /// replacement.
     pub(super) fn replace_disk(&self, disk: &str, new: NewDisk, rate: u64) -> Result<Value> {
-        self.refuse_in_cluster("replaced")?;
+        if let Some(cluster) = self.backend.cluster() {
+            let old = self.view(disk)?.nsd;
+            let message = cluster.replace_nsd(old, &name_in_cluster(disk, &new)?, rate)?;
+            return Ok(json!({ "old": disk, "new": new.given, "message": message }));
+        }
         let _alone = self.managing.lock();
         let view = self.view(disk)?;
         if let Some((pending, _)) = self.manager()?.replacement()? {
@@ -301,5 +319,23 @@ impl Daemon {
             }
             RealClock.sleep(START_WAIT_STEP);
         }
+    }
+}
+
+/// The name of the NSD that is to take the place of a cluster's disk.
+fn name_in_cluster(disk: &str, new: &NewDisk) -> Result<String> {
+    let refused = |what: &str| {
+        let detail = format!(
+            "{what}: in a cluster, make an NSD first (`strake nsd create -F FILE`), and name it: \
+             `strake disk replace {disk} NSD`"
+        );
+        Err(Error::new(ErrorKind::Invalid, detail))
+    };
+    match &new.given {
+        None => refused("--in-place"),
+        Some(_) if new.size.is_some() => refused("--size"),
+        Some(_) if new.force => refused("--force"),
+        Some(given) if given.contains('/') => refused(given),
+        Some(given) => Ok(given.clone()),
     }
 }

@@ -77,6 +77,9 @@ impl Daemon {
             client,
             io_threads: settings.io_threads,
             beside_others: tokens.is_some(),
+            find: backend
+                .cluster()
+                .map(|cluster| Arc::new(move |nsd| cluster.port(nsd)) as strake_array::FindNsd),
         })?;
         let (vfs, manager) = match tokens {
             Some(tokens) => {
@@ -239,9 +242,9 @@ impl Daemon {
             Request::TraceEvents { question, from } => encode(&self.trace_part(question, *from)?),
             Request::DiskStart { disk } => self.start_disk(disk),
             Request::DiskSuspend { disk, suspended } => self.suspend_disk(disk, *suspended),
-            Request::DiskReplace { disk, path, size, rate, force } => {
+            Request::DiskReplace { disk, path, size, rate, force, given } => {
                 let (path, size, force) = (path.clone(), *size, *force);
-                self.replace_disk(disk, NewDisk { path, size, force }, *rate)
+                self.replace_disk(disk, NewDisk { path, size, force, given: given.clone() }, *rate)
             }
             Request::DiskDelete { disk, rate } => self.delete_disk(disk, *rate),
             Request::ScrubStart { rate } => encode(&self.scrub(ScrubOrder::Start { rate: *rate })?),

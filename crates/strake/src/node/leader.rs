@@ -93,6 +93,14 @@ impl Node {
                 let suspend = |manager: &Manager| manager.set_suspended(*nsd, *suspended);
                 encode(&self.at_work(*fs)?.manage(suspend)?)
             }
+            LeaderRequest::Places { fs } => {
+                let cluster = self.cluster();
+                let record = cluster.fs(*fs).ok_or(ErrorKind::NotFound)?;
+                encode(&self.places(&cluster, record))
+            }
+            LeaderRequest::ReplaceNsd { fs, old, new, rate } => {
+                encode(&self.replace_nsd(*fs, *old, new, *rate)?)
+            }
             LeaderRequest::Holders { fs } => {
                 let cluster = self.cluster();
                 let nsds = cluster.fs(*fs).map(|fs| fs.nsds.clone()).unwrap_or_default();
@@ -236,7 +244,7 @@ impl Node {
     }
 
     /// What the mounts of a file system share.
-    fn crew(&self, fs: FsId) -> Result<Arc<Crew>> {
+    pub(super) fn crew(&self, fs: FsId) -> Result<Arc<Crew>> {
         let served = self.served.lock();
         let crew = served.get(&fs).and_then(Member::crew);
         crew.ok_or_else(|| {
@@ -249,7 +257,7 @@ impl Node {
     }
 
     /// Where the NSDs of a file system are.
-    fn places(&self, cluster: &Cluster, fs: &FsRecord) -> Vec<NsdPlace> {
+    pub(super) fn places(&self, cluster: &Cluster, fs: &FsRecord) -> Vec<NsdPlace> {
         let place = |id: &NsdId| {
             let at = cluster.node(cluster.nsd(*id)?.node)?;
             let place = Place { node: at.certified_name(), address: at.address? };
@@ -281,7 +289,11 @@ impl Node {
 
     /// Has the manager of a file system at work, puts right what mounts left that are gone, and
     /// notes that they are. The caller holds `changing`.
-    fn bury_mounts(self: &Arc<Node>, fs: &FsRecord, gone: Vec<MountRecord>) -> Result<()> {
+    pub(super) fn bury_mounts(
+        self: &Arc<Node>,
+        fs: &FsRecord,
+        gone: Vec<MountRecord>,
+    ) -> Result<()> {
         let cluster = self.cluster();
         let clients = gone.iter().map(|mount| mount.client()).collect();
         self.crew(fs.id)?.work(&clients)?;

@@ -243,6 +243,22 @@ pub(crate) enum LeaderRequest {
         /// Whether to place none.
         suspended: bool,
     },
+    /// Where the NSDs of a file system are. The answer is a list of [`NsdPlace`].
+    Places {
+        /// The file system.
+        fs: FsId,
+    },
+    /// Replace an NSD by one that belongs to no file system. The answer is a sentence.
+    ReplaceNsd {
+        /// The file system.
+        fs: FsId,
+        /// The NSD that goes.
+        old: NsdId,
+        /// The name of the one that comes.
+        new: String,
+        /// Bytes per second at most; 0 for no limit.
+        rate: u64,
+    },
     /// End a `CheckStrips` soon, if it is under way.
     EndCheckStrips {
         /// The file system.
@@ -288,6 +304,8 @@ impl LeaderRequest {
             | It::EndCheckStrips { .. }
             | It::Holders { .. }
             | It::Scrub { .. }
+            | It::Places { .. }
+            | It::ReplaceNsd { .. }
             | It::SuspendNsd { .. } => Answerer::Serving,
         }
     }
@@ -310,6 +328,8 @@ impl LeaderRequest {
             | It::EndCheckStrips { fs, .. }
             | It::Holders { fs }
             | It::Scrub { fs, .. }
+            | It::Places { fs }
+            | It::ReplaceNsd { fs, .. }
             | It::SuspendNsd { fs, .. } => Some(*fs),
             It::DeleteFs { fs }
             | It::MountFs { fs, .. }

@@ -71,6 +71,11 @@ impl Node {
             if self.serves(fs.id) && !fs.mounts.is_empty() {
                 self.work_for_mounts(fs.id);
             }
+            if self.serves(fs.id)
+                && let Err(error) = self.tend_disks(fs.id)
+            {
+                warn!(target: "node", "the disks of {}: {error}", fs.name);
+            }
             let Some(mount) = fs.mount_on(self.file.id) else { continue };
             if self.is_mounted(&fs.name).unwrap_or(true) {
                 continue;
@@ -98,6 +103,11 @@ impl Node {
 
 /// The configuration of a mount: all disks by name, none of them here.
 fn mount_config(node: &Node, cluster: &Cluster, fs: &FsRecord) -> NodeConfig {
+    NodeConfig { nsd: disks_of_mount(cluster, fs), ..node.config_of(cluster, fs) }
+}
+
+/// The disks of a file system, as its mounts name them.
+pub(crate) fn disks_of_mount(cluster: &Cluster, fs: &FsRecord) -> Vec<NsdConfig> {
     let of_fs = fs.nsds.iter().filter_map(|nsd| cluster.nsd(*nsd));
     let nsd = of_fs.map(|nsd| NsdConfig {
         id: nsd.id.0,
@@ -105,5 +115,5 @@ fn mount_config(node: &Node, cluster: &Cluster, fs: &FsRecord) -> NodeConfig {
         path: format!("{}:{}", cluster.node_name(nsd.node), nsd.device.display()).into(),
         failure_group: nsd.failure_group,
     });
-    NodeConfig { nsd: nsd.collect(), ..node.config_of(cluster, fs) }
+    nsd.collect()
 }

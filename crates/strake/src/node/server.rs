@@ -358,7 +358,11 @@ impl Node {
         self.end_deleted(&mut served, &cluster);
         for fs in &cluster.file_systems {
             let config = self.config_of(&cluster, fs);
-            if config.nsd.is_empty() || served.contains_key(&fs.id) {
+            if let Some(member) = served.get_mut(&fs.id) {
+                self.follow_list(fs, config, member);
+                continue;
+            }
+            if config.nsd.is_empty() {
                 continue;
             }
             let opened = self.prepare(fs, &config).and_then(|dir| {

@@ -1,0 +1,87 @@
+//! Slots that get another NSD, as a client beside others sees it: the manager has replaced the NSD,
+//! and the metadata says so.
+//!
+//! The NSD of before was out of use at every client before that ([`NsdSet::leave`]), so nobody
+//! writes to it any more, and what it has is not read. The new one is empty, and `Unrecovered`
+//! like an NSD that has missed everything. So nothing is lost between the moment at which the
+//! metadata gives it the slot and the one at which this client hears of it.
+
+use super::{NsdSet, Route, Vouched};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use strake_proto::layout::{NsdAvailability, NsdStatus, Slot};
+use strake_proto::nsd::NsdPort;
+use strake_proto::{NsdId, Result, SlotIndex};
+use tracing::info;
+
+/// Gives the way to an NSD that this client has not met yet.
+pub type FindNsd = Arc<dyn Fn(NsdId) -> Option<Arc<dyn NsdPort>> + Send + Sync>;
+
+impl NsdSet {
+    /// From now on NSDs that get a slot later are found by `find`.
+    pub(crate) fn find_by(&mut self, find: Option<FindNsd>) {
+        self.find = find;
+    }
+
+    /// Brings the slots in line with the pool map that the metadata has: each slot gets the NSD
+    /// that has it now.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub fn follow_pool(&self) -> Result<()> {
+        let configuration = self.configuration()?;
+        let slots = configuration.pool.slots.clone();
+        self.take_pool(*configuration);
+        for (slot, known) in (0..).map(SlotIndex).zip(&slots).take(self.slots.len()) {
+            let is_deleted = matches!(known.state.status, NsdStatus::Deleted { .. });
+            if !is_deleted && self.nsd(slot) != known.nsd {
+                self.adopt(slot, known);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for the way to an NSD that was not found before.
+    pub(super) fn find_again(&self, slot: SlotIndex) {
+        let Some(find) = &self.find else { return };
+        let nsd = self.nsd(slot);
+        let Some(port) = find(nsd) else { return };
+        let mut route = self.slot(slot).route.write();
+        if route.port.is_none() && self.nsd(slot) == nsd {
+            route.port = Some(port);
+        }
+    }
+
+    fn adopt(&self, slot: SlotIndex, known: &Slot) {
+        let port = self.find.as_ref().and_then(|find| find(known.nsd));
+        let entry = self.slot(slot);
+        let serial = self.noting.lock();
+        let old = self.nsd(slot);
+        if old == known.nsd {
+            return;
+        }
+        let is_up = known.state.availability == NsdAvailability::Up;
+        *entry.status.lock() = known.state.status;
+        entry.boot.store(0, Ordering::Release);
+        *entry.vouched.lock() = Vouched::default();
+        self.missed().distrust(slot);
+        if let Some(holdings) = &self.holdings {
+            holdings.forget(slot);
+        }
+        entry.nsd.store(known.nsd.0, Ordering::Release);
+        entry.noted.store(!is_up, Ordering::Release);
+        *entry.route.write() = Route { port, shadow: None };
+        self.set_availability(
+            slot,
+            match is_up {
+                true => NsdAvailability::Down,
+                false => NsdAvailability::Unrecovered,
+            },
+        );
+        info!(target: "disks", "NSD {} has taken the place of NSD {old}", known.nsd);
+        drop(serial);
+        if is_up {
+            self.probe(slot);
+        }
+    }
+}

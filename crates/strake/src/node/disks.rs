@@ -1,0 +1,229 @@
+//! Disks of a file system in use: what the node that serves it does for `strake disk`.
+//!
+//! **Replacing.** The new NSD is made empty on its node, the records give it to the file system,
+//! its node serves it, and it gets a lease. Then the manager replaces the old one, and the metadata
+//! says how far that is. A change of the serving node in between costs time only: the next one goes
+//! on ([`Node::tend_disks`]), or takes the new NSD back out of the records if the metadata does not
+//! know of it. When the old NSD has no slot any more, it belongs to no file system.
+
+use super::messages::NodeRequest;
+use super::server::Node;
+use crate::backend::crew::Crew;
+use crate::backend::member::Member;
+use crate::cluster::{Change, Cluster, FsRecord, NsdRecord};
+use crate::data_dir::NodeConfig;
+use std::sync::Arc;
+use std::time::Duration;
+use strake_array::NsdView;
+use strake_env::{Clock, RealClock};
+use strake_manager::{Manager, Replacement};
+use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
+use strake_proto::{ByteCount, Error, ErrorKind, FsId, NsdId, Result};
+use tracing::{info, warn};
+
+/// How long a new NSD may take until it answers, and how often is looked.
+const START_MAX: Duration = Duration::from_secs(20);
+const START_STEP: Duration = Duration::from_millis(100);
+
+fn invalid<T>(message: String) -> Result<T> {
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+impl Node {
+    /// Replaces an NSD by the free one named `new`. Returns a sentence about it.
+    pub(super) fn replace_nsd(
+        self: &Arc<Node>,
+        fs: FsId,
+        old: NsdId,
+        new: &str,
+        rate: u64,
+    ) -> Result<String> {
+        let _alone = self.changing.lock();
+        let cluster = self.newest_records()?;
+        let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
+        let old_record = cluster.nsd(old).ok_or(ErrorKind::NotFound)?;
+        let new_record = free(&cluster, new)?;
+        check_group(old_record, new_record)?;
+        self.bury_mounts(record, Vec::new())?;
+        let crew = self.crew(fs)?;
+        crew.manage(|manager| check_idle(&cluster, manager))?;
+        let used = crew.manage(|manager| Ok(bytes_held(&manager.nsds(), old)))?;
+        self.bring(&crew, record, new_record, &cluster, used)?;
+        let port = crew.port(new_record.id).ok_or(ErrorKind::Internal)?;
+        let replacement = Replacement { old, new: new_record.id, rate };
+        let begun = crew.manage(|manager| manager.replace_nsd(replacement, port));
+        if let Err(error) = begun {
+            self.take_back(&crew, fs, new_record.id);
+            return Err(error);
+        }
+        Ok(format!(
+            "{} is being replaced by {new}; `strake disk list` shows how far it is",
+            old_record.name
+        ))
+    }
+
+    /// Gives a file system an NSD that is free, made empty before, and waits until it answers. It
+    /// must have room for `used` bytes.
+    fn bring(
+        self: &Arc<Node>,
+        crew: &Crew,
+        fs: &FsRecord,
+        nsd: &NsdRecord,
+        cluster: &Cluster,
+        used: u64,
+    ) -> Result<()> {
+        let format = NodeRequest::FormatNsds { nsds: vec![nsd.clone()], metadata: None };
+        self.ask::<()>(nsd.node, &format)?;
+        let attach = Change::AttachNsd { fs: fs.id, nsd: nsd.id };
+        let after = self.change_at(Some(cluster.revision), &attach)?;
+        self.serve_file_systems();
+        let record = after.fs(fs.id).ok_or(ErrorKind::Internal)?;
+        crew.learn_places(self.places(&after, record));
+        let status = self.wait_for_answer(crew, nsd);
+        let fits = status.and_then(|status| match status.total < used {
+            true => invalid(format!(
+                "NSD {} has room for {}, and the old one holds {}",
+                nsd.name,
+                ByteCount(status.total),
+                ByteCount(used)
+            )),
+            false => Ok(()),
+        });
+        fits.inspect_err(|_| self.take_back(crew, fs.id, nsd.id))
+    }
+
+    fn wait_for_answer(&self, crew: &Crew, nsd: &NsdRecord) -> Result<NsdStatusReply> {
+        let _wait = self.observe.waiters.enter("new disk of a file system", nsd.name.clone());
+        let end = RealClock.monotonic() + START_MAX;
+        loop {
+            match status(crew, nsd.id) {
+                Ok(status) => return Ok(status),
+                Err(_) if RealClock.monotonic() < end => RealClock.sleep(START_STEP),
+                Err(error) => return Err(error.context(format!("NSD {}", nsd.name))),
+            }
+        }
+    }
+
+    /// Takes an NSD out of a file system that does not use it.
+    fn take_back(self: &Arc<Node>, crew: &Crew, fs: FsId, nsd: NsdId) {
+        match self.change(&Change::DetachNsd { fs, nsd }) {
+            Ok(after) => {
+                let record = after.fs(fs);
+                crew.learn_places(record.map_or_else(Vec::new, |fs| self.places(&after, fs)));
+                self.serve_file_systems();
+            }
+            // The tender does it.
+            Err(error) => warn!(target: "node", "NSD {nsd} stays with its file system: {error}"),
+        }
+    }
+
+    /// Goes on with what was begun before a change of the serving node, and takes NSDs out of the
+    /// records that the file system does not use any more.
+    ///
+    /// # Errors
+    /// The metadata's, and those of the records. It is tried again.
+    pub(super) fn tend_disks(self: &Arc<Node>, fs: FsId) -> Result<()> {
+        let _alone = self.changing.lock();
+        let Ok(crew) = self.crew(fs) else { return Ok(()) };
+        if !crew.is_at_work() {
+            return Ok(());
+        }
+        let pending = crew.manage(Manager::replacement)?;
+        if let Some((replacement, false)) = pending
+            && status(&crew, replacement.new).is_ok()
+            && let Some(port) = crew.port(replacement.new)
+        {
+            info!(target: "node", "the replacement of NSD {} goes on", replacement.old);
+            crew.manage(|manager| manager.replace_nsd(replacement, port))?;
+        }
+        let coming = pending.map(|(replacement, _)| replacement.new);
+        let held = crew.manage(|manager| Ok(manager.nsds()))?;
+        let cluster = self.cluster();
+        let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
+        let is_used =
+            |nsd: &NsdId| held.iter().any(|view| view.nsd == *nsd) || coming == Some(*nsd);
+        let unused: Vec<NsdId> = record.nsds.iter().copied().filter(|nsd| !is_used(nsd)).collect();
+        for nsd in unused {
+            info!(target: "node", "NSD {nsd} belongs to {} no more", record.name);
+            self.take_back(&crew, fs, nsd);
+        }
+        Ok(())
+    }
+
+    /// Has a member learn which disks of this node the file system has now.
+    pub(super) fn follow_list(&self, fs: &FsRecord, config: NodeConfig, member: &mut Member) {
+        if *member.config() == config {
+            return;
+        }
+        match self.prepare(fs, &config) {
+            Ok(_) => member.follow(config),
+            Err(error) => warn!(target: "node", "the disks of {}: {error}", fs.name),
+        }
+    }
+}
+
+/// What an NSD says of itself.
+fn status(crew: &Crew, nsd: NsdId) -> Result<NsdStatusReply> {
+    let port: Arc<dyn NsdPort> = crew.port(nsd).ok_or(ErrorKind::Unreachable)?;
+    let context = NsdContext { client: crew.client(), ..NsdContext::default() };
+    match port.call(context, &NsdRequest::Status, &[], &mut [])? {
+        NsdReply::Status(status) if status.nsd == nsd => Ok(status),
+        _ => Err(Error::new(ErrorKind::Invalid, format!("that is not NSD {nsd}"))),
+    }
+}
+
+/// The NSD of that name, which belongs to no file system.
+fn free<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a NsdRecord> {
+    let found = cluster.nsds.iter().find(|nsd| nsd.name == name);
+    if let Some(fs) = found.and_then(|nsd| nsd.fs).and_then(|fs| cluster.fs(fs)) {
+        return invalid(format!("NSD {name} belongs to file system {}", fs.name));
+    }
+    found.map_or_else(
+        || {
+            let free = cluster.nsds.iter().filter(|nsd| nsd.fs.is_none());
+            let names: Vec<&str> = free.map(|nsd| nsd.name.as_str()).collect();
+            match names.is_empty() {
+                true => invalid(format!(
+                    "no NSD '{name}', and no free one: `strake nsd create -F FILE` makes some"
+                )),
+                false => invalid(format!("no NSD '{name}'; free are {}", names.join(", "))),
+            }
+        },
+        Ok,
+    )
+}
+
+/// A stripe's strips lie in different failure groups. So the new NSD must be in the old one's.
+fn check_group(old: &NsdRecord, new: &NsdRecord) -> Result<()> {
+    if old.failure_group == new.failure_group {
+        return Ok(());
+    }
+    invalid(format!(
+        "NSD {} is in failure group {}, and {} in {}: a disk is replaced by one of the same group. \
+         Make an NSD with failureGroup={} (`strake nsd create -F FILE`)",
+        new.name, new.failure_group, old.name, old.failure_group, old.failure_group
+    ))
+}
+
+/// Refuses while a disk is being replaced or deleted.
+fn check_idle(cluster: &Cluster, manager: &Manager) -> Result<()> {
+    let name = |nsd: NsdId| cluster.nsd(nsd).map_or_else(|| nsd.to_string(), |it| it.name.clone());
+    let busy = |nsd: NsdId, what: &str| {
+        let detail = format!("{} is being {what}: wait until that is done", name(nsd));
+        Err(Error::new(ErrorKind::Busy, detail))
+    };
+    if let Some((pending, _)) = manager.replacement()? {
+        return busy(pending.old, "replaced");
+    }
+    if let Some((pending, _)) = manager.deletion()? {
+        return busy(pending.nsd, "deleted");
+    }
+    Ok(())
+}
+
+/// What an NSD holds; if it cannot say, what the fullest one does.
+fn bytes_held(views: &[NsdView], nsd: NsdId) -> u64 {
+    let held = |view: &NsdView| view.total.saturating_sub(view.free);
+    let own = views.iter().find(|view| view.nsd == nsd && view.total > 0).map(held);
+    own.unwrap_or_else(|| views.iter().map(held).max().unwrap_or(0))
+}

@@ -1,0 +1,186 @@
+//! The disks of a cluster's file system, while three nodes have it mounted and fio verifies what it
+//! writes on two of them.
+//!
+//! 1. A disk is lost. What cannot take its place is refused with exit code 2: an NSD that does not
+//!    exist, one that is in use, one of another failure group, one that is too small.
+//! 2. A new NSD takes its place. While it is filled, the node that serves is killed, and the mount
+//!    of the third node is killed. The new disk is `up` in the end, and the lost one is free.
+//! 3. Every file is whole on every mount, `fs check` is clean, and a scrub finds nothing.
+
+use super::checks::Checks;
+use super::cluster_first::{FIO_SECONDS_MAX, NODES, Place, make_nodes, make_nsds, with};
+use super::cluster_mounts::{at, mount, serving};
+use super::command::pause;
+use super::session::Session;
+use super::writer::contents;
+use crate::runner::now;
+use std::fs;
+use std::time::Duration;
+
+// So much that a disk of 64 MiB cannot hold its part of them.
+const FILES: u64 = 12;
+const FILE_BYTES: usize = 19 << 20;
+/// For what takes longest here: a disk is filled, with a change of the serving node in between.
+const FILL_MAX: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(200);
+
+pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    let place = Place::new(session, "cluster-disks")?;
+    let outcome = story(&place, checks);
+    place.end();
+    outcome
+}
+
+fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    make_nodes(place)?;
+    let mut stanzas = String::new();
+    for (number, node) in (1..).zip(NODES) {
+        stanzas += &format!("%nsd: device=m{number} servers={node} nsd=m{number} size=384M\n");
+        let data = format!("servers={node} usage=dataOnly size=384M");
+        stanzas += &format!("%nsd: device=d{number} nsd=d{number} {data}\n");
+    }
+    make_nsds(place, &stanzas)?;
+    let create = with(place.on("n1", "fs create demo --code 2x --mount"), &place.mount());
+    place.succeeds("fs-create", create)?;
+    for node in NODES {
+        mount(place, node)?;
+    }
+    for file in 0..FILES {
+        write(place, file)?;
+    }
+    let (fio, story) = std::thread::scope(|scope| {
+        let fios: Vec<_> = [("n1", "64k"), ("n2", "4k")]
+            .map(|(node, block)| scope.spawn(move || fio(place, node, block)))
+            .into_iter()
+            .collect();
+        let story = a_lost_disk(place, checks);
+        let ended = fios.into_iter().map(|fio| fio.join().unwrap_or(Err("it panicked".into())));
+        (ended.collect::<Result<Vec<()>, String>>(), story)
+    });
+    story?;
+    checks.record("fio on two mounts sees no error", fio.map(drop));
+    whole(place, checks);
+    Ok(())
+}
+
+/// Verifies what it writes for half a minute.
+fn fio(place: &Place<'_>, node: &str, block: &str) -> Result<(), String> {
+    let mut fio = place.session.command("fio");
+    fio.args([format!("--name=verified-{node}"), format!("--bs={block}")]);
+    fio.args(["--rw=randwrite", "--size=16M", "--ioengine=psync", "--fsync=16"]);
+    fio.args(["--verify=crc32c", "--verify_backlog=32", "--verify_fatal=1", "--time_based"]);
+    fio.args(["--runtime=30", "--randseed=7", "--fallocate=none", "--directory"]);
+    fio.arg(at(place, node));
+    let name = format!("fio-{node}");
+    place.session.run("cluster-disks", &name, FIO_SECONDS_MAX, &mut fio).map(drop)
+}
+
+fn a_lost_disk(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    fs::remove_dir_all(place.root.join("n3/nsd/d3")).map_err(|error| error.to_string())?;
+    wait_for(place, "d3", |row| row.contains(" unrecovered "))?;
+    make_nsds(
+        place,
+        "%nsd: device=e1 servers=n1 nsd=e1 size=384M usage=dataOnly\n\
+         %nsd: device=small servers=n3 nsd=small size=64M usage=dataOnly\n\
+         %nsd: device=e3 servers=n3 nsd=e3 size=384M usage=dataOnly\n",
+    )?;
+    for (words, wanted) in [
+        ("disk replace d3 nothing", "no NSD 'nothing'; free are e1, small, e3"),
+        ("disk replace d3 m1", "NSD m1 belongs to file system demo"),
+        ("disk replace d3 e1", "Make an NSD with failureGroup="),
+        ("disk replace d3 small", "NSD small has room for"),
+        ("disk replace d3 --in-place", "--in-place: in a cluster, make an NSD first"),
+        ("disk replace d3 /dev/null", "in a cluster, make an NSD first"),
+        ("disk replace d9 e3", "no disk 'd9'"),
+    ] {
+        checks.record(&format!("refused: {words}"), refused(place, words, wanted));
+    }
+    place.succeeds("replace", place.on_mount_of("n1", "disk replace d3 e3 --rate 8M"))?;
+    let dies = serving(place, "n1")?;
+    place.kill(dies)?;
+    place.kill_mount("n3")?;
+    place.succeeds("start", place.on(dies, "node start"))?;
+    mount(place, "n3")?;
+    let up = wait_for(place, "e3", |row| row.contains(" up "));
+    checks.record("a new disk is filled although the serving node and a mount are killed", up);
+    let free = wait_until(|| {
+        let list = place.run("nsds", place.on("n2", "nsd list"))?.success()?.output();
+        let found = list.lines().find(|line| line.contains(" d3 ")).unwrap_or_default().to_owned();
+        Ok((found.contains("(free disk)"), list))
+    });
+    checks.record("the lost disk belongs to no file system any more", free);
+    place.succeeds("drop", place.on("n2", "nsd delete d3 e1 small"))
+}
+
+/// Everything is there, and nothing is amiss.
+fn whole(place: &Place<'_>, checks: &mut Checks) {
+    for node in NODES {
+        let found = (0..FILES).try_for_each(|file| verify(place, node, file));
+        checks.record(&format!("every file is whole on {node}"), found);
+    }
+    let all_up = wait_until(|| {
+        let disks = place.disks()?;
+        Ok((disks.matches(" up ").count() == 2 * NODES.len(), disks))
+    });
+    checks.record("six disks are up", all_up);
+    let check = place.succeeds("check", place.on_mount("fs check"));
+    checks.record("strake fs check is clean", check);
+    let scrubbed =
+        place.succeeds("scrub", place.on_mount_of("n1", "fs scrub start")).and_then(|()| {
+            wait_until(|| {
+                let status = place.on_mount_of("n2", "fs scrub status");
+                let status = place.run("scrub-status", status)?.success()?.output();
+                Ok((status.contains("complete") && status.contains(" 0 bad"), status))
+            })
+        });
+    checks.record("a scrub finds nothing bad", scrubbed);
+}
+
+/// The command about the mount of n1 fails with exit code 2, and says `wanted`.
+fn refused(place: &Place<'_>, words: &str, wanted: &str) -> Result<(), String> {
+    let ended = place.run("refused", place.on_mount_of("n1", words))?;
+    match ended.status.code() == Some(2) && ended.output().contains(wanted) {
+        true => Ok(()),
+        false => Err(ended.complaint("not refused as it should be")),
+    }
+}
+
+/// Waits until the row of a disk in `disk list` of the mount on n2 is as wanted.
+fn wait_for(place: &Place<'_>, disk: &str, as_wanted: impl Fn(&str) -> bool) -> Result<(), String> {
+    wait_until(|| {
+        let disks = place.disks()?;
+        let row = disks.lines().find(|line| line.starts_with(&format!("{disk} ")));
+        Ok((row.is_some_and(&as_wanted), disks))
+    })
+}
+
+/// Waits until a look finds what is wanted. What it saw last is the error otherwise.
+fn wait_until(look: impl Fn() -> Result<(bool, String), String>) -> Result<(), String> {
+    let end = now() + FILL_MAX;
+    loop {
+        let (is_so, seen) = look()?;
+        if is_so {
+            return Ok(());
+        }
+        if now() >= end {
+            return Err(seen);
+        }
+        pause(LOOK);
+    }
+}
+
+fn write(place: &Place<'_>, file: u64) -> Result<(), String> {
+    let path = at(place, NODES[file as usize % 3]).join(format!("file-{file}"));
+    let text = |error: std::io::Error| format!("{}: {error}", path.display());
+    fs::write(&path, contents(file, FILE_BYTES)).map_err(text)?;
+    fs::File::open(&path).and_then(|file| file.sync_all()).map_err(text)
+}
+
+fn verify(place: &Place<'_>, node: &str, file: u64) -> Result<(), String> {
+    let path = at(place, node).join(format!("file-{file}"));
+    let found = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    match found == contents(file, FILE_BYTES) {
+        true => Ok(()),
+        false => Err(format!("{} is not what was written", path.display())),
+    }
+}
