@@ -102,6 +102,13 @@ pub(crate) fn start(
         nsds.replace_lost(slot, new, port)?;
         return note(repair, None);
     }
+    if repair.clients.is_some() && taken.is_none() {
+        // A shadow gets what this client writes, and nothing of the others.
+        let detail = format!(
+            "NSD {old} can be read: beside other mounts only a lost disk is replaced in this version"
+        );
+        return Err(Error::new(ErrorKind::Invalid, detail));
+    }
     if let Some(leaving) = nsds.being_emptied() {
         let detail = format!("NSD {} is being deleted: wait until that is done", nsds.nsd(leaving));
         return Err(Error::new(ErrorKind::Busy, detail));

@@ -81,12 +81,15 @@ fn a_lost_disk(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     make_nsds(
         place,
         "%nsd: device=e1 servers=n1 nsd=e1 size=384M usage=dataOnly\n\
+         %nsd: device=e2 servers=n2 nsd=e2 size=384M usage=dataOnly\n\
          %nsd: device=small servers=n3 nsd=small size=64M usage=dataOnly\n\
          %nsd: device=e3 servers=n3 nsd=e3 size=384M usage=dataOnly\n",
     )?;
     for (words, wanted) in [
-        ("disk replace d3 nothing", "no NSD 'nothing'; free are e1, small, e3"),
+        ("disk replace d3 nothing", "no NSD 'nothing'; free are e1, e2, small, e3"),
         ("disk replace d3 m1", "NSD m1 belongs to file system demo"),
+        ("disk replace d2 e2", "can be read"),
+        ("disk replace m2 e2", "m2 holds a copy of the metadata"),
         ("disk replace d3 e1", "Make an NSD with failureGroup="),
         ("disk replace d3 small", "NSD small has room for"),
         ("disk replace d3 --in-place", "--in-place: in a cluster, make an NSD first"),
@@ -109,7 +112,7 @@ fn a_lost_disk(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
         Ok((found.contains("(free disk)"), list))
     });
     checks.record("the lost disk belongs to no file system any more", free);
-    place.succeeds("drop", place.on("n2", "nsd delete d3 e1 small"))
+    place.succeeds("drop", place.on("n2", "nsd delete d3 e1 e2 small"))
 }
 
 /// Everything is there, and nothing is amiss.

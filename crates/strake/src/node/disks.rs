@@ -44,6 +44,12 @@ impl Node {
         let old_record = cluster.nsd(old).ok_or(ErrorKind::NotFound)?;
         let new_record = free(&cluster, new)?;
         check_group(old_record, new_record)?;
+        if cluster.metadata_places(&record.nsds).contains(&(old_record.node, old)) {
+            return invalid(format!(
+                "{} holds a copy of the metadata: such a disk cannot be replaced in this version",
+                old_record.name
+            ));
+        }
         self.bury_mounts(record, Vec::new())?;
         let crew = self.crew(fs)?;
         crew.manage(|manager| check_idle(&cluster, manager))?;
