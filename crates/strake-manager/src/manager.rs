@@ -123,6 +123,13 @@ impl Manager {
         self.repair.array.nsds()
     }
 
+    /// What the fullest NSD holds, in bytes. All NSDs in use are asked.
+    pub fn most_held(&self) -> u64 {
+        self.repair.array.io.nsds().refresh_space();
+        let held = |view: &NsdView| view.total.saturating_sub(view.free);
+        self.nsds().iter().map(held).max().unwrap_or(0)
+    }
+
     /// Sets the rate at which NSDs are filled from now on, in bytes per second; 0 for no limit.
     pub fn set_rebuild_rate(&self, rate: u64) {
         self.repair.pace.set_rate(rate);

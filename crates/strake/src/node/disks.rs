@@ -14,7 +14,6 @@ use crate::cluster::{Change, Cluster, FsRecord, NsdRecord};
 use crate::data_dir::NodeConfig;
 use std::sync::Arc;
 use std::time::Duration;
-use strake_array::NsdView;
 use strake_env::{Clock, RealClock};
 use strake_manager::{Manager, Replacement};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
@@ -53,7 +52,7 @@ impl Node {
         self.bury_mounts(record, Vec::new())?;
         let crew = self.crew(fs)?;
         crew.manage(|manager| check_idle(&cluster, manager))?;
-        let used = crew.manage(|manager| Ok(bytes_held(&manager.nsds(), old)))?;
+        let used = crew.manage(|manager| Ok(manager.most_held()))?;
         self.bring(&crew, record, new_record, &cluster, used)?;
         let port = crew.port(new_record.id).ok_or(ErrorKind::Internal)?;
         let replacement = Replacement { old, new: new_record.id, rate };
@@ -69,7 +68,7 @@ impl Node {
     }
 
     /// Gives a file system an NSD that is free, made empty before, and waits until it answers. It
-    /// must have room for `used` bytes.
+    /// must have room for `used` bytes, which is what the fullest one holds: placement is even.
     fn bring(
         self: &Arc<Node>,
         crew: &Crew,
@@ -88,7 +87,7 @@ impl Node {
         let status = self.wait_for_answer(crew, nsd);
         let fits = status.and_then(|status| match status.total < used {
             true => invalid(format!(
-                "NSD {} has room for {}, and the old one holds {}",
+                "NSD {} has room for {}, and the fullest one holds {}",
                 nsd.name,
                 ByteCount(status.total),
                 ByteCount(used)
@@ -225,11 +224,4 @@ fn check_idle(cluster: &Cluster, manager: &Manager) -> Result<()> {
         return busy(pending.nsd, "deleted");
     }
     Ok(())
-}
-
-/// What an NSD holds; if it cannot say, what the fullest one does.
-fn bytes_held(views: &[NsdView], nsd: NsdId) -> u64 {
-    let held = |view: &NsdView| view.total.saturating_sub(view.free);
-    let own = views.iter().find(|view| view.nsd == nsd && view.total > 0).map(held);
-    own.unwrap_or_else(|| views.iter().map(held).max().unwrap_or(0))
 }
