@@ -133,7 +133,7 @@ fn whole(place: &Place<'_>, checks: &mut Checks) {
             wait_until(|| {
                 let status = place.on_mount_of("n2", "fs scrub status");
                 let status = place.run("scrub-status", status)?.success()?.output();
-                Ok((status.contains("complete") && status.contains(" 0 bad"), status))
+                Ok((status.contains("complete") && status.contains(" 0 strips bad"), status))
             })
         });
     checks.record("a scrub finds nothing bad", scrubbed);
