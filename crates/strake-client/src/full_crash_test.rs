@@ -92,8 +92,8 @@ struct Run {
 }
 
 impl Run {
-    /// Works on full disks, one of which may be catching up, until the process is killed or the power
-    /// goes.
+    /// Works on full disks, one of which may be catching up, until the process is killed or the
+    /// power goes.
     fn full_life(&mut self) {
         let vfs = self.rig.start(0);
         let (entry, handle) = (lookup(&vfs, "f"), open(&vfs, "f").1);

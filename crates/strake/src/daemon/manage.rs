@@ -168,23 +168,28 @@ impl Daemon {
         assemble::format_one(&self.dir, &config, &added, size, force)?;
         config.nsd.push(added);
         self.change_config(config)?;
-        let end = RealClock.monotonic() + START_WAIT_MAX;
-        let port = loop {
-            if let Some(port) = self.answering(NsdId(id)) {
-                break port;
-            }
-            if RealClock.monotonic() >= end {
-                let detail = format!("{name} was made and does not answer; see the log");
-                return Err(Error::new(ErrorKind::Unreachable, detail));
-            }
-            RealClock.sleep(START_WAIT_STEP);
-        };
+        let port = self.await_answer(NsdId(id), &name)?;
         self.manager()?.replace_nsd(Replacement { old: view.nsd, new: NsdId(id), rate }, port)?;
         let message = format!(
             "{disk} is being replaced by {name} ({}); `strake disk list` shows how far it is",
             path.display()
         );
         Ok(json!({ "old": disk, "new": name, "message": message }))
+    }
+
+    /// Waits until a new NSD answers.
+    fn await_answer(&self, nsd: NsdId, name: &str) -> Result<Arc<dyn NsdPort>> {
+        let end = RealClock.monotonic() + START_WAIT_MAX;
+        loop {
+            if let Some(port) = self.answering(nsd) {
+                return Ok(port);
+            }
+            if RealClock.monotonic() >= end {
+                let detail = format!("{name} was made and does not answer; see the log");
+                return Err(Error::new(ErrorKind::Unreachable, detail));
+            }
+            RealClock.sleep(START_WAIT_STEP);
+        }
     }
 
     /// The list of a cluster's disks is not this daemon's to change.

@@ -93,18 +93,7 @@ impl Daemon {
             }
         };
         backend.watch(&array)?;
-        let options = MountOptions {
-            name: config.name.clone(),
-            path: config.mount.clone(),
-            threads: config.settings.number("fuse_threads").unwrap_or(8) as usize,
-            io_uring: config.settings.get("fuse_io_uring") == "on",
-            stay_awake: match config.settings.get("stay_awake") {
-                "off" => StayAwake::Off,
-                "on" => StayAwake::On,
-                _ => StayAwake::Auto,
-            },
-            kernel,
-        };
+        let options = mount_options(&config, kernel);
         let mount =
             FuseMount::mount(Arc::clone(&vfs) as Arc<dyn Vfs>, Arc::clone(&observe), &options)?;
         let daemon = Daemon {
@@ -338,4 +327,20 @@ fn client_settings(config: &NodeConfig) -> Result<strake_client::Settings> {
 /// The answer as JSON.
 pub(super) fn encode(value: &impl serde::Serialize) -> Result<Value> {
     serde_json::to_value(value).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
+}
+
+/// How the adapter mounts.
+fn mount_options(config: &NodeConfig, kernel: KernelOptions) -> MountOptions {
+    MountOptions {
+        name: config.name.clone(),
+        path: config.mount.clone(),
+        threads: config.settings.number("fuse_threads").unwrap_or(8) as usize,
+        io_uring: config.settings.get("fuse_io_uring") == "on",
+        stay_awake: match config.settings.get("stay_awake") {
+            "off" => StayAwake::Off,
+            "on" => StayAwake::On,
+            _ => StayAwake::Auto,
+        },
+        kernel,
+    }
 }

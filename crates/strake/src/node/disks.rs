@@ -62,7 +62,7 @@ impl Node {
             return Err(error);
         }
         Ok(format!(
-            "{} is being replaced by {new}; `strake disk list` shows how far it is",
+            "{} is being replaced by {new}, which is `up` in `strake disk list` when that is done",
             old_record.name
         ))
     }
