@@ -5,6 +5,7 @@ use crate::flush::sync::sync_all;
 use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{HandleTable, OpenTable};
 use crate::inode::queue::Queue;
+use crate::inode::turns::Turns;
 use crate::lease::dead;
 use crate::memory::page_pool::{PagePool, PagePoolView};
 use crate::mode::ModeCell;
@@ -117,6 +118,7 @@ impl StrakeVfs {
             table: OpenTable::new(),
             write_behind: Queue::default(),
             prefetch: Queue::default(),
+            folding: Turns::default(),
             neighbours: Neighbours::default(),
             flush_fan,
             timings: SendTimings::new(&array.observe),

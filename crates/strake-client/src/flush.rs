@@ -1,5 +1,6 @@
 //! Makes dirty data durable.
 
+pub(crate) mod folding;
 pub(crate) mod harden;
 pub(crate) mod make_room;
 pub(crate) mod settling;

@@ -1,6 +1,7 @@
 //! Small synchronous writes on full disks, one of which is away now and then. What an `fsync` has
 //! promised is there after kills and power cuts.
 
+use crate::flush::folding::fold_some;
 use crate::settings::Patches;
 use crate::testing::{BLOCK_SIZE, Mounted, Rig, send_block};
 use crate::vfs::vfs_test::{create, lookup, open, read, write};
@@ -102,6 +103,7 @@ impl Run {
             scope.spawn(|| {
                 while !stop.load(std::sync::atomic::Ordering::Acquire) {
                     vfs.tend();
+                    fold_some(&vfs.mount, 3);
                     strake_env::thread::yield_now();
                 }
             });

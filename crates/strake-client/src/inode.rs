@@ -4,6 +4,7 @@ pub(crate) mod core;
 pub(crate) mod listed;
 pub(crate) mod open_table;
 pub(crate) mod queue;
+pub(crate) mod turns;
 
 use strake_proto::{ErrorKind, FileType, Result};
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod block;
 pub(crate) mod file;
+pub(crate) mod kept;
 pub(crate) mod numbers;
 pub(crate) mod page_pool;
 pub(crate) mod unsettled;

@@ -4,6 +4,7 @@ use crate::inode::core::{Core, InodeState};
 use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{OpenTable, Pinned};
 use crate::inode::queue::Queue;
+use crate::inode::turns::Turns;
 use crate::invalidate::Invalidate;
 use crate::memory::file::FileState;
 use crate::memory::page_pool::PagePool;
@@ -37,6 +38,8 @@ pub(crate) struct Mount {
     pub(crate) table: Arc<OpenTable>,
     pub(crate) write_behind: Queue,
     pub(crate) prefetch: Queue,
+    /// The thread that folds small synchronous writes.
+    pub(crate) folding: Turns,
     pub(crate) neighbours: Neighbours,
     pub(crate) flush_fan: FanOut,
     pub(crate) settings: Settings,

@@ -1,10 +1,11 @@
-//! The threads that work in the background: those that write behind, those that read ahead, and the
-//! *tender*. The tender does what is due at some time: the syncs of the sync interval, rounds,
-//! range deletions, and giving back space that other mounts may need.
+//! The threads that work in the background: those that write behind, those that read ahead, the
+//! one that folds small synchronous writes, and the *tender*. The tender does what is due at some
+//! time: the syncs of the sync interval, rounds, range deletions, and giving back space that other
+//! mounts may need.
 
 use crate::data::prefetch;
-use crate::flush::sync::sync_inodes;
-use crate::flush::{harden, writers};
+use crate::flush::sync::sync_often;
+use crate::flush::{folding, writers};
 use crate::mount::Mount;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +48,7 @@ impl Background {
             "page-pool".to_owned(),
             Box::new(|mount: &Mount| mount.page_pool.serve(&mount.array.observe.operations)),
         )?;
+        spawn("folder".to_owned(), Box::new(folding::serve))?;
         let signal = Arc::clone(&stop);
         spawn("tender".to_owned(), Box::new(move |mount| tend(mount, &signal)))?;
         Ok(Background { stop, threads: Mutex::new(threads) })
@@ -58,6 +60,7 @@ impl Background {
         self.stop.1.notify_all();
         mount.write_behind.close();
         mount.prefetch.close();
+        mount.folding.close();
         mount.page_pool.close();
         for thread in self.threads.lock().drain(..) {
             // The panic of a thread has been printed. The process goes on to save what it can.
@@ -85,14 +88,6 @@ fn tend(mount: &Mount, stop: &(Mutex<bool>, Condvar)) {
         let now = mount.array.clock.monotonic();
         let interval = mount.settings.sync_interval;
         sync_due(mount);
-        if harden::is_full(mount) {
-            let mut due = mount.dirty_inodes(None);
-            due.retain(|inode| {
-                inode.core.lock().file.as_ref().is_some_and(|file| file.is_hardened())
-            });
-            // Errors are latched at the files they concern.
-            let _ = sync_inodes(mount, &due);
-        }
         if mount.array.rounds.has_work() && now.saturating_sub(settled_at) >= interval / 2 {
             settled_at = now;
             let _ = mount.array.rounds.run(false);
@@ -122,16 +117,19 @@ fn hold_memory(mount: &Mount) {
 /// Makes durable the files that have been dirty for half of the sync interval, so that the work is
 /// done within the interval.
 fn sync_due(mount: &Mount) {
-    let due = mount
-        .array
-        .clock
-        .monotonic()
+    let now = mount.array.clock.monotonic();
+    let due = now
         .checked_sub(mount.settings.sync_interval / 2)
         .map(|before| mount.dirty_inodes(Some(before)))
         .unwrap_or_default();
-    if !due.is_empty() {
-        // Errors are latched at the files they concern.
-        let _ = sync_inodes(mount, &due);
+    // Errors are latched at the files they concern.
+    if due.is_empty() || sync_often(mount, &due).is_err() {
+        return;
+    }
+    // What was written meanwhile has its own time.
+    for inode in &due {
+        let mut core = inode.core.lock();
+        core.dirty_since = core.dirty_since.map(|since| since.max(now));
     }
 }
 

@@ -187,6 +187,7 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
             harden::harden(txn, *ino, &new)
         }
         MetaOp::Folded { ino } => harden::folded(txn, *ino),
+        MetaOp::FoldedUnits { ino, units } => harden::folded_units(txn, *ino, units),
         &MetaOp::Truncate { ino, size, from_block, version, allocated_delta } => {
             let new = NewSize { size, from_block, version, allocated_delta };
             truncate::truncate(txn, ino, &new)

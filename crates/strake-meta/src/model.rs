@@ -241,6 +241,19 @@ impl Model {
         }
     }
 
+    fn folded(&mut self, ino: Ino, units: Option<&[u64]>) -> Answer {
+        let kept = &mut self.regular(ino)?.hardened;
+        let Some(units) = units else {
+            kept.clear();
+            return self.inode_reply(ino);
+        };
+        if units.len() > 1024 || units.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(ErrorKind::Invalid);
+        }
+        kept.retain(|unit, _| !units.contains(unit));
+        self.inode_reply(ino)
+    }
+
     /// The operations on an inode, whatever its names are.
     fn dispatch_inode(&mut self, op: &MetaOp) -> Answer {
         match op {
@@ -248,10 +261,8 @@ impl Model {
             MetaOp::NewObject { ino } => self.new_object(*ino),
             MetaOp::Update { .. } => self.update(op),
             MetaOp::Harden { .. } => self.harden(op),
-            MetaOp::Folded { ino } => {
-                self.regular(*ino)?.hardened.clear();
-                self.inode_reply(*ino)
-            }
+            MetaOp::Folded { ino } => self.folded(*ino, None),
+            MetaOp::FoldedUnits { ino, units } => self.folded(*ino, Some(units)),
             MetaOp::Truncate { ino, size, from_block, version, allocated_delta } => {
                 self.truncate(*ino, *size, *from_block, *version, *allocated_delta)
             }

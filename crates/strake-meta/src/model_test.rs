@@ -224,6 +224,13 @@ impl Generator {
             }
             21 | 22 => self.xattr(ino),
             23 | 24 => self.harden(model, ino),
+            25 if self.chance() => {
+                let mut units: Vec<u64> = (0..4).filter(|_| self.chance()).collect();
+                if self.rng.one_in(10) {
+                    units.reverse();
+                }
+                MetaOp::FoldedUnits { ino, units }
+            }
             25 => MetaOp::Folded { ino },
             _ => match self.rng.below(4) {
                 0 if self.rng.one_in(4) => MetaOp::Join,

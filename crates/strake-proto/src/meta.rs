@@ -473,6 +473,14 @@ pub enum MetaOp {
     /// Ends a client's life, whose number no other life will have ▶ `Done`. What it had reserved is
     /// queued for deletion. Its orphans stay, because other clients may have them open.
     Leave,
+    /// Forgets some hardened units of a file, because their bytes or newer ones are in stable
+    /// strips now ▶ `Inode`. Units that are not kept are passed over.
+    FoldedUnits {
+        /// The inode.
+        ino: Ino,
+        /// The units, ascending, at most `limits::FOLDED_UNITS_MAX`.
+        units: Vec<u64>,
+    },
 }
 
 /// A unit (4 KiB) of a file's data.

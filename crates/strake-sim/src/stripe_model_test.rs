@@ -10,7 +10,7 @@ use Shows::*;
 type Size = (usize, usize, u8, u8, u8);
 
 /// The scopes that are visited as a whole.
-const SCOPES: [(Shows, Size); 19] = [
+const SCOPES: [(Shows, Size); 20] = [
     (Writing, (1, 1, 2, 2, 1)),
     (Writing, (2, 1, 2, 1, 1)),
     (Writing, (1, 1, 3, 2, 1)),
@@ -27,6 +27,7 @@ const SCOPES: [(Shows, Size); 19] = [
     (Pooling, (2, 1, 2, 1, 0)),
     (Hardening, (1, 1, 2, 1, 0)),
     (Hardening, (2, 1, 1, 1, 0)),
+    (Hardening, (1, 1, 1, 1, 1)),
     (Punching, (1, 1, 2, 1, 1)),
     (Naming, (1, 1, 2, 1, 1)),
     (PatchingHeirs, (1, 1, 1, 1, 1)),

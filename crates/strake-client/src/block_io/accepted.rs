@@ -35,6 +35,8 @@ pub(crate) struct AcceptedBlock {
     /// Whether it replaces a settled version of the same length. The metadata already has all that
     /// it must know of such a block.
     pub(crate) in_place: bool,
+    /// See [`FileState::note_sending`].
+    pub(crate) is_tracked: bool,
 }
 
 impl AcceptedBlock {
@@ -88,6 +90,7 @@ impl Outcome for AcceptedBlock {
             self.file.unsettled.lock().push(stripe);
         }
         self.block.became_stable(version);
+        self.file.note_sent(&self.block, self.is_tracked, true);
         self.release();
         if self.in_parts && (page_pool.is_behind() || page_pool.is_short_of_parts()) {
             // Other blocks need the memory more.
@@ -124,6 +127,8 @@ impl Outcome for AcceptedBlock {
             }
         }
         self.file.lost.fetch_add(1, Ordering::AcqRel);
+        // After the block is among the unsaved ones.
+        self.file.note_sent(&self.block, self.is_tracked, false);
         self.release();
     }
 }

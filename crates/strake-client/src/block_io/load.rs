@@ -137,12 +137,13 @@ fn note_rewritten(
 ) {
     let Some(block) = block.shared() else { return };
     block.pinned.fetch_add(1, Ordering::AcqRel);
+    file.opaque.fetch_add(1, Ordering::AcqRel);
     mount.register(inode, &mut inode.core.lock());
     let (inode, file) = (Arc::clone(inode), Arc::clone(file));
     let restarts = mount.array.io.nsds().restarts();
     let array = Arc::downgrade(&mount.array);
     let (charge, claimed, gained) = (0, 0, 0);
-    let (in_parts, in_place, reusable) = (false, false, false);
+    let (in_parts, in_place, reusable, is_tracked) = (false, false, false, false);
     let accepted = AcceptedBlock {
         array,
         inode,
@@ -154,6 +155,7 @@ fn note_rewritten(
         in_parts,
         in_place,
         reusable,
+        is_tracked,
     };
     accepted.hand_over(layout, written, restarts);
 }

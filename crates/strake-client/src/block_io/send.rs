@@ -165,7 +165,7 @@ fn send_block(
     let length = data.length;
     let in_place = before == length && file.is_settled(block);
     block.in_place.store(in_place, Ordering::Release);
-    file.note_sending(block.index);
+    let is_tracked = file.note_sending(block, &data, in_place);
     let taken = Taken::of(mount, block, &mut data, base.is_some());
     block.pinned.fetch_add(1, Ordering::AcqRel);
 
@@ -175,7 +175,6 @@ fn send_block(
         Ok(Patched::Accepted(written)) => {
             flight.sent();
             block.stored.store(length, Ordering::Release);
-            let gained = note_gain(inode, block, (before, length), taken.fresh);
             let is_whole = data.capacity() == layout.block_size as usize && base.is_none();
             let accepted = AcceptedBlock {
                 array: Arc::downgrade(&mount.array),
@@ -184,9 +183,10 @@ fn send_block(
                 block: Arc::clone(block),
                 charge: taken.dirtied,
                 claimed: taken.claim.bytes as usize,
-                gained,
+                gained: note_gain(inode, block, (before, length), taken.fresh),
                 in_parts,
                 in_place,
+                is_tracked,
                 reusable: is_whole && (has_holes || (before == 0 && length == layout.block_size)),
             };
             accepted.hand_over(layout, written, restarts);
@@ -201,6 +201,7 @@ fn send_block(
             // stable.
             let mut data = block.data.upgrade(data);
             taken.give_back(file, block, &mut data);
+            file.note_sent(block, is_tracked, false);
             failed.map(|_| Sending::NotBase)
         }
     }

@@ -5,7 +5,7 @@ use crate::data::of::Of;
 use crate::data::write::Position;
 use crate::flush::sync::sync_inode_whole;
 use crate::inode::open_table::Pinned;
-use crate::memory::file::FileState;
+use crate::memory::file::{Content, FileState};
 use crate::mount::Mount;
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
@@ -64,18 +64,18 @@ fn fold_files(mount: &Mount, of: &dyn Fn(Ino) -> bool) -> Result<u64> {
 struct Unfolded {
     inode: Pinned,
     file: Arc<FileState>,
-    bytes: usize,
+    units: Vec<u64>,
 }
 
 impl Unfolded {
     fn new(mount: &Mount, ino: Ino) -> Result<Unfolded> {
         let inode = mount.table.pin(ino);
         let file = mount.file(&inode)?;
-        Ok(Unfolded { inode, file, bytes: 0 })
+        Ok(Unfolded { inode, file, units: Vec::new() })
     }
 
     fn write_again(&mut self, mount: &Mount, unit: &HardenedUnit) -> Result<()> {
-        self.bytes += unit.bytes.len();
+        self.units.push(unit.unit);
         let (mut bytes, start) = (unit.bytes.clone(), unit.unit * UNIT_BYTES as u64);
         // The unit may have ended with its file, which has grown since. Zeros follow then.
         // Otherwise bytes of a stripe that was never synced would follow.
@@ -90,7 +90,16 @@ impl Unfolded {
     }
 
     fn fold(self, mount: &Mount) -> Result<()> {
-        self.file.add_hardened(self.bytes);
+        let kept = {
+            let block_size = match &*self.file.content.read() {
+                Content::Object(layout) => layout.block_size,
+                Content::Empty | Content::Inline(_) => mount.array.block_size,
+            };
+            let in_block = u64::from(block_size) / UNIT_BYTES as u64;
+            let of_block = |unit: &u64| (unit / in_block, (unit % in_block) as u32);
+            self.units.iter().map(of_block).collect::<Vec<_>>()
+        };
+        self.file.add_hardened(&kept);
         match sync_inode_whole(mount, &self.inode) {
             // If the disks are full, the bytes stay in memory and in the log. A later sync tries
             // again.

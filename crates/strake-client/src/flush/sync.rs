@@ -8,6 +8,7 @@
 //! 4. Make the metadata durable. Only then are the stripes settled.
 
 use crate::block_io::send::flush_block;
+use crate::flush::folding::forget_stored;
 use crate::flush::harden::{fold, harden};
 use crate::flush::settling::Settling;
 use crate::flush::told::{lacking, took};
@@ -27,20 +28,32 @@ use strake_proto::{Error, ErrorKind, Result};
 /// restarted any more.
 const ATTEMPTS: u32 = 4;
 
+/// How a file is made durable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Saving {
+    /// By all of the steps.
+    Whole,
+    /// By hardening, if there is little to save.
+    Hardened,
+    /// What was hardened and is in stripes by now is forgotten. What was written since may be
+    /// hardened, if something of the file is.
+    Often,
+}
+
 /// Makes one file durable: by hardening ([`crate::flush::harden`]) if there is little to save,
 /// otherwise by all of the steps.
 pub(crate) fn sync_inode(mount: &Mount, inode: &Arc<InodeState>) -> Result<()> {
-    sync_one(mount, inode, true)
+    sync_one(mount, inode, Saving::Hardened)
 }
 
 /// Makes one file durable by all of the steps.
 pub(crate) fn sync_inode_whole(mount: &Mount, inode: &Arc<InodeState>) -> Result<()> {
-    sync_one(mount, inode, false)
+    sync_one(mount, inode, Saving::Whole)
 }
 
-fn sync_one(mount: &Mount, inode: &Arc<InodeState>, may_harden: bool) -> Result<()> {
+fn sync_one(mount: &Mount, inode: &Arc<InodeState>, how: Saving) -> Result<()> {
     let _settling = mount.array.rounds.begin_settling();
-    let settling = make_durable(mount, inode, may_harden)?;
+    let settling = make_durable(mount, inode, how)?;
     mount.array.meta.sync()?;
     settling.into_iter().for_each(|stripes| stripes.settle(&mount.array.rounds));
     mount.unregister_if_clean(inode);
@@ -51,6 +64,17 @@ fn sync_one(mount: &Mount, inode: &Arc<InodeState>, may_harden: bool) -> Result<
 /// them. Returns how many bytes had to be sent. If a file fails, its error is latched; the first
 /// error is also returned.
 pub(crate) fn sync_inodes(mount: &Mount, inodes: &[Pinned]) -> Result<u64> {
+    sync_many(mount, inodes, Saving::Whole)
+}
+
+/// Like [`sync_inodes`], for files that programs may be syncing all the time. Of those with
+/// hardened units, what was written meanwhile may be hardened, so that programs do not wait for
+/// more.
+pub(crate) fn sync_often(mount: &Mount, inodes: &[Pinned]) -> Result<u64> {
+    sync_many(mount, inodes, Saving::Often)
+}
+
+fn sync_many(mount: &Mount, inodes: &[Pinned], how: Saving) -> Result<u64> {
     let _settling = mount.array.rounds.begin_settling();
     let mut bytes = 0;
     let mut failure = None;
@@ -64,7 +88,7 @@ pub(crate) fn sync_inodes(mount: &Mount, inodes: &[Pinned]) -> Result<u64> {
     let _ = mount.array.rounds.run(false);
     let mut settling = Vec::new();
     for inode in inodes {
-        let result = make_durable(mount, inode, false);
+        let result = make_durable(mount, inode, how);
         settling.extend(latch(inode, result, &mut failure).flatten());
     }
     mount.array.meta.sync()?;
@@ -90,15 +114,11 @@ fn latch<T>(
 
 /// Runs steps 1 to 3 for one file, or hardens it. Returns the stripes that must be settled after
 /// step 4. If a step fails, the stripes stay with the file.
-fn make_durable(
-    mount: &Mount,
-    inode: &Arc<InodeState>,
-    may_harden: bool,
-) -> Result<Option<Settling>> {
+fn make_durable(mount: &Mount, inode: &Arc<InodeState>, how: Saving) -> Result<Option<Settling>> {
     // Held before the contents are looked up: see `InodeState::syncing`.
     let _one_at_a_time = inode.syncing.lock();
     let file = inode.core.lock().file.clone();
-    let settled = file.map(|file| save_contents(mount, inode, &file, may_harden)).transpose()?;
+    let settled = file.map(|file| save_contents(mount, inode, &file, how)).transpose()?;
     tell_atime(mount, inode)?;
     Ok(settled)
 }
@@ -107,8 +127,16 @@ fn save_contents(
     mount: &Mount,
     inode: &Arc<InodeState>,
     file: &Arc<FileState>,
-    may_harden: bool,
+    how: Saving,
 ) -> Result<Settling> {
+    let may_harden = match how {
+        Saving::Whole => false,
+        Saving::Hardened => true,
+        Saving::Often => file.is_hardened(),
+    };
+    if how == Saving::Often && may_harden {
+        forget_stored(mount, inode, file)?;
+    }
     if may_harden && harden(mount, inode, file)? {
         return Ok(Settling::take(file));
     }

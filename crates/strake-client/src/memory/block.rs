@@ -178,6 +178,9 @@ pub(crate) struct Block {
     /// Whether NSDs may hold a version that was not accepted, or may have lost one. What they have
     /// is then not known to be stable.
     unsure: AtomicBool,
+    /// Of the pinned write, if it is tracked, the units that were on no disk when it was sent. They
+    /// are until it is stable. See [`crate::memory::file::FileState::note_sending`].
+    pub(crate) flying: Mutex<Option<UnitSet>>,
     /// The version that is known to be stable on all NSDs that are not noted; `NONE` if none is.
     stable: Mutex<Version>,
     pub(crate) gain: Mutex<Gain>,
@@ -346,6 +349,7 @@ impl Block {
             used: AtomicBool::new(true),
             in_place: AtomicBool::new(false),
             unsure: AtomicBool::new(false),
+            flying: Mutex::default(),
             served: AtomicU32::new(0),
             queued: AtomicU64::new(0),
             pinned: AtomicU32::new(0),

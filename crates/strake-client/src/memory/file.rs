@@ -8,11 +8,12 @@
 //! below it is stable. A writer that extends the file holds `extend`, copies its bytes, and raises
 //! `size` last.
 
-use crate::memory::block::{Block, Owner};
+use crate::memory::block::{Block, BlockData, Owner};
+use crate::memory::kept::{Kept, UnitOfFile};
 use crate::memory::page_pool::PagePool;
 use crate::memory::unsettled::Unsettled;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use strake_array::floors::Floors;
 use strake_array::meta_link::MetaLink;
@@ -55,13 +56,19 @@ pub(crate) struct FileState {
     dirty: Mutex<BTreeSet<u64>>,
     /// The dirty blocks that have units which are on no disk.
     unsaved: Mutex<BTreeSet<u64>>,
-    /// Bytes that were hardened in the metadata since all bytes were last in stable strips.
-    hardened: AtomicUsize,
+    /// The units that the metadata keeps.
+    kept: Mutex<Kept>,
+    /// The blocks with units that were sent, are not stable yet, and were not saved otherwise when
+    /// they were sent: see [`Block::flying`].
+    flying: Mutex<BTreeSet<u64>>,
     /// Bytes of the metadata that the contents will take, as far as the metadata does not know it.
     untold: AtomicU64,
-    /// Whether a block was sent since hardening began: hardened bytes may be older than stored
-    /// ones.
+    /// Whether a block was sent since hardening began, and `kept` does not know what became of it:
+    /// hardened bytes may be older than stored ones.
     pub(crate) sent: AtomicBool,
+    /// Blocks that are accepted and not yet stable, and of which `flying` does not say what an
+    /// `fsync` must save.
+    pub(crate) opaque: AtomicU64,
     /// Blocks from here on were never stored.
     pub(crate) stored_blocks: AtomicU64,
     /// Whether the block at the end of the file may be stored longer than the size, with stale
@@ -131,9 +138,11 @@ impl FileState {
             blocks: Mutex::default(),
             dirty: Mutex::default(),
             unsaved: Mutex::default(),
-            hardened: AtomicUsize::new(0),
+            kept: Mutex::default(),
+            flying: Mutex::default(),
             untold: AtomicU64::new(0),
             sent: AtomicBool::new(false),
+            opaque: AtomicU64::new(0),
             stored_blocks: AtomicU64::new(stored_blocks),
             // Whoever began to write beside others has trimmed the end.
             tail_stale: AtomicBool::new(!is_beside),
@@ -209,10 +218,52 @@ impl FileState {
             && !self.unsettled.lock().has(BlockIndex(block.index))
     }
 
-    /// Notes that a block is about to be sent.
-    pub(crate) fn note_sending(&self, index: u64) {
-        self.stored_blocks.fetch_max(index + 1, Ordering::AcqRel);
-        self.sent.store(true, Ordering::Release);
+    /// Notes that a block is about to be sent, and returns whether it is *tracked*. Of a tracked
+    /// block an `fsync` finds out what it must save meanwhile. That needs a block that is sent *in
+    /// place* of a settled version of the same length, and differs from it in known units. Of any
+    /// other block the file must be sent. The caller holds the block's lock exclusively.
+    pub(crate) fn note_sending(&self, block: &Block, data: &BlockData, in_place: bool) -> bool {
+        let is_tracked = in_place && !data.whole;
+        self.stored_blocks.fetch_max(block.index + 1, Ordering::AcqRel);
+        let is_newer = |unit: u32| !is_tracked || data.unsaved.contains(unit as usize);
+        self.kept.lock().begin_send(block.index, is_newer);
+        if !is_tracked {
+            self.sent.store(true, Ordering::Release);
+            self.opaque.fetch_add(1, Ordering::AcqRel);
+            return false;
+        }
+        // Before the block is no longer among the unsaved ones.
+        let mut flying = block.flying.lock();
+        if !data.unsaved.is_empty() {
+            self.flying.lock().insert(block.index);
+        }
+        *flying = Some(data.unsaved.clone());
+        true
+    }
+
+    /// Notes that units of a block are on no disk, unless what was sent of it is stable.
+    pub(crate) fn fly_again(&self, block: &Block, units: &[UnitOfFile]) {
+        if let Some(flying) = &mut *block.flying.lock() {
+            units.iter().for_each(|(_, unit)| flying.insert(*unit as usize));
+            self.flying.lock().insert(block.index);
+        }
+    }
+
+    /// Notes that a block which was sent is stable, or will not be. Called while it is pinned.
+    pub(crate) fn note_sent(&self, block: &Block, is_tracked: bool, is_stable: bool) {
+        // While there are two accepted versions, one of them is a reader's, and not tracked.
+        if is_tracked {
+            let mut flying = block.flying.lock();
+            *flying = None;
+            self.flying.lock().remove(&block.index);
+        } else {
+            self.opaque.fetch_sub(1, Ordering::AcqRel);
+        }
+        let mut kept = self.kept.lock();
+        match is_tracked && is_stable {
+            true => kept.stored(block.index),
+            false => kept.not_stored(block.index),
+        }
     }
 
     /// Whether a range deletion of the file's object is pending.
@@ -249,27 +300,53 @@ impl FileState {
         self.unsaved.lock().remove(&index);
     }
 
-    /// The blocks with units that are on no disk. `None` if there are more than `max`.
+    /// The blocks with units that are on no disk, or on their way there, in order. `None` if there
+    /// are more than `max`.
     pub(crate) fn unsaved_blocks(&self, max: usize) -> Option<Vec<u64>> {
-        let unsaved = self.unsaved.lock();
-        (unsaved.len() <= max).then(|| unsaved.iter().copied().collect())
+        // Both at once, because blocks go from one set to the other.
+        let (unsaved, flying) = (self.unsaved.lock(), self.flying.lock());
+        let all: BTreeSet<u64> = unsaved.union(&flying).copied().collect();
+        (all.len() <= max).then(|| all.into_iter().collect())
     }
 
     /// Whether the metadata keeps hardened units of the file.
     pub(crate) fn is_hardened(&self) -> bool {
-        self.hardened.load(Ordering::Acquire) > 0
+        self.kept.lock().len() > 0
     }
 
-    /// Notes hardened bytes that the metadata keeps.
-    pub(crate) fn add_hardened(&self, bytes: usize) {
-        self.hardened.fetch_add(bytes, Ordering::AcqRel);
-        self.page_pool.hardened.fetch_add(bytes, Ordering::AcqRel);
+    /// Changes what is known of the kept units, or looks at it.
+    pub(crate) fn kept<T>(&self, work: impl FnOnce(&mut Kept) -> T) -> T {
+        let mut kept = self.kept.lock();
+        let before = kept.len();
+        let result = work(&mut kept);
+        let (less, more) = (before.saturating_sub(kept.len()), kept.len().saturating_sub(before));
+        self.page_pool.hardened.fetch_add(more, Ordering::AcqRel);
+        self.page_pool.hardened.fetch_sub(less, Ordering::AcqRel);
+        result
+    }
+
+    /// Notes that the metadata keeps units of which nothing more is known.
+    pub(crate) fn add_hardened(&self, units: &[UnitOfFile]) {
+        self.kept(|kept| {
+            for at in units {
+                kept.harden(*at);
+                kept.doubt(*at);
+            }
+        });
     }
 
     /// Notes that the metadata keeps no hardened bytes of the file any more.
     pub(crate) fn clear_hardened(&self) {
-        let bytes = self.hardened.swap(0, Ordering::AcqRel);
-        self.page_pool.hardened.fetch_sub(bytes, Ordering::AcqRel);
+        self.kept(Kept::clear);
+    }
+
+    /// Notes that a block has nothing in memory that its stable stripe lacks. The caller holds the
+    /// block's lock.
+    pub(crate) fn note_clean(&self, index: u64) {
+        // Of an unsettled stripe the metadata may not know yet.
+        if !self.unsettled.lock().has(BlockIndex(index)) {
+            self.kept.lock().all_stored(index);
+        }
     }
 
     /// Takes room in the metadata for so many more bytes of contents in the inode. Returns false if
@@ -301,6 +378,11 @@ impl FileState {
     /// Whether any block is dirty.
     pub(crate) fn has_dirty_blocks(&self) -> bool {
         !self.dirty.lock().is_empty()
+    }
+
+    /// Whether an `fsync` may find something to harden.
+    pub(crate) fn has_something_to_harden(&self) -> bool {
+        self.has_dirty_blocks() || !self.flying.lock().is_empty()
     }
 
     /// The first dirty block at or after `from`.
@@ -361,7 +443,7 @@ impl FileState {
     }
 
     /// Empties a block that has left the map.
-    fn discard(&self, data: &mut crate::memory::block::BlockData) {
+    fn discard(&self, data: &mut BlockData) {
         data.detached = true;
         data.dirty = false;
         data.set_saved();
@@ -376,6 +458,7 @@ impl FileState {
 
 impl Owner for FileState {
     fn forget_block(&self, index: u64) {
+        self.note_clean(index);
         self.blocks.lock().remove(&index);
     }
 }

@@ -117,7 +117,7 @@ pub(crate) struct PagePool {
     warm: usize,
     /// The number of operations that wait for room or for clean pages.
     waiting: AtomicUsize,
-    /// Bytes of all files that the metadata keeps hardened.
+    /// The units of all files that the metadata keeps hardened.
     pub(crate) hardened: AtomicUsize,
     /// Bytes of the metadata that contents of inodes will take, as far as it was not told of them.
     pub(crate) untold: AtomicU64,

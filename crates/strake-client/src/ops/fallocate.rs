@@ -162,6 +162,7 @@ impl Of<'_> {
         mount.change(self.inode, op).inspect_err(|_| {
             self.inode.core.lock().allocated_delta += allocated_delta + removed;
         })?;
+        file.kept(|kept| kept.forget_blocks(from.0, to.0));
         file.barrier.store(mount.array.meta.changes(), Ordering::Release);
         mount.array.floors.add(layout.object, from, to, version);
         Ok(())

@@ -164,6 +164,8 @@ impl Of<'_> {
                 let block_size = u64::from(layout.block_size);
                 let from = size.div_ceil(block_size);
                 let fresh = file.drop_blocks(&self.mount.array.room, from, u64::MAX);
+                // The metadata has forgotten them with the cut.
+                file.kept(|kept| kept.forget_blocks(from, u64::MAX));
                 {
                     let mut core = self.inode.core.lock();
                     core.fresh = core.fresh.saturating_sub(fresh);

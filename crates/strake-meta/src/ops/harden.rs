@@ -1,17 +1,17 @@
-//! Harden and Folded: small synchronous writes. The log and the store keep them as units of 4 KiB
-//! until the bytes are in stable strips.
+//! Harden, Folded and FoldedUnits: small synchronous writes. The log and the store keep them as
+//! units of 4 KiB until the bytes are in stable strips.
 //!
 //! A file's client writes its dirty blocks behind as always. When they are stable, it sends
-//! `Folded`. After a crash the client writes the units kept here into the file again, before
-//! anything is served. So every change that removes bytes of a file (a cut, a punched hole, another
-//! object) must remove the kept units in the same entry.
+//! `Folded`, or names some units with `FoldedUnits`. After a crash the client writes the units
+//! kept here into the file again, before anything is served. So every change that removes bytes of
+//! a file (a cut, a punched hole, another object) must remove the kept units in the same entry.
 
 use super::require_regular;
 use crate::keys::{self, Table};
 use crate::ops::set_attr::check_time;
 use crate::records::Place;
 use crate::transaction::Transaction;
-use strake_proto::limits::{FILE_BYTES_MAX, HARDENED_UNITS_MAX, UNIT_BYTES};
+use strake_proto::limits::{FILE_BYTES_MAX, FOLDED_UNITS_MAX, HARDENED_UNITS_MAX, UNIT_BYTES};
 use strake_proto::meta::{HardenedUnit, MetaReply};
 use strake_proto::{BlockIndex, Error, ErrorKind, Ino, Result, Timestamp};
 
@@ -74,6 +74,30 @@ fn check_units(units: &[HardenedUnit], size: u64) -> Result<()> {
 pub(crate) fn folded(txn: &mut Transaction<'_>, ino: Ino) -> Result<MetaReply> {
     require_regular(txn.inode(ino)?)?;
     txn.drop_hardened(ino)?;
+    txn.reply_inode(ino)
+}
+
+pub(crate) fn folded_units(
+    txn: &mut Transaction<'_>,
+    ino: Ino,
+    units: &[u64],
+) -> Result<MetaReply> {
+    require_regular(txn.inode(ino)?)?;
+    if units.len() > FOLDED_UNITS_MAX || !units.is_sorted_by(|one, next| one < next) {
+        return Err(invalid("folded units are out of order or too many"));
+    }
+    let mut gone = 0;
+    for unit in units {
+        let key = keys::hardened(ino, *unit);
+        if txn.get_raw(&key)?.is_some() {
+            txn.remove(key);
+            gone += 1;
+        }
+    }
+    if gone > 0 {
+        let record = txn.inode_mut(ino)?;
+        record.hardened = record.hardened.saturating_sub(gone);
+    }
     txn.reply_inode(ino)
 }
 

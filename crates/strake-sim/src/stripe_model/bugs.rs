@@ -70,6 +70,10 @@ pub enum Bug {
     PatchesPastHeirs,
     /// P12: a unit is hardened although another kept unit has been sent since.
     HardensBesideWhatWasSent,
+    /// P12: an `fsync` takes for safe what was sent and is not stable.
+    HardensNothingOnItsWay,
+    /// P12: what was hardened is forgotten when it was sent, before it is stable.
+    FoldsWhatIsOnItsWay,
     /// P12: everything kept is forgotten at once, even what was hardened after the block was sent.
     FoldsEverything,
 }
@@ -97,7 +101,7 @@ pub enum Shows {
 
 impl Bug {
     /// All bugs, and where each shows.
-    pub const ALL: [(Bug, Shows); 34] = [
+    pub const ALL: [(Bug, Shows); 36] = [
         (Bug::DropsWhatACommitCovers, Shows::Writing),
         (Bug::KeepsNoPrevious, Shows::Writing),
         (Bug::SettlesEarly, Shows::Writing),
@@ -131,6 +135,8 @@ impl Bug {
         (Bug::SettlesPatchesAtOnce, Shows::Naming),
         (Bug::PatchesPastHeirs, Shows::PatchingHeirs),
         (Bug::HardensBesideWhatWasSent, Shows::Hardening),
+        (Bug::HardensNothingOnItsWay, Shows::Hardening),
+        (Bug::FoldsWhatIsOnItsWay, Shows::Hardening),
         (Bug::FoldsEverything, Shows::Hardening),
     ];
 }

@@ -174,32 +174,36 @@ pub(super) fn lose_write(scope: &Scope, state: &State, next: &mut Vec<State>) {
     }
     let mut after = state.clone();
     after.write = None;
+    after.client.sent_since &= !write.changed;
     if !scope.has(Bug::ForgetsWhatWasLost) {
         after.client.changed |= write.changed;
     }
     next.push(after);
 }
 
-/// A small `fsync`: units that are not on disks yet go into the metadata's log and stay dirty.
+/// A small `fsync`: units that are not on disks yet go into the metadata's log. Those that wait to
+/// be sent stay dirty, and those on their way to the NSDs stay on it.
 pub(super) fn keep(scope: &Scope, state: &State, next: &mut Vec<State>) {
     let client = &state.client;
+    let unstable = state.write.filter(|write| !write.acknowledged).map_or(0, |it| it.changed);
+    let unsafe_units = match scope.has(Bug::HardensNothingOnItsWay) {
+        true => client.changed,
+        false => client.changed | unstable,
+    };
     let unsaved = (0..UNITS)
-        .filter(|unit| has(client.changed, *unit) && client.kept[*unit] != client.memory[*unit])
+        .filter(|unit| has(unsafe_units, *unit) && client.kept[*unit] != client.memory[*unit])
         .fold(0, |all, unit| all | 1 << unit);
     if !scope.hardens || unsaved == 0 || !state.named {
         return;
     }
-    // All other units must be safe: kept before, or stable on disks.
-    let unstable = state.write.filter(|write| !write.acknowledged).map_or(0, |it| it.changed);
-    let is_safe = |unit| {
-        has(unsaved, unit)
-            || client.kept[unit] == client.memory[unit]
-            || !has(unstable | client.changed, unit)
-    };
     // No unit that stays kept may be older than what was sent of it, because a start writes kept
     // units again.
-    let outdated = client.sent_since & units(client.kept) & !unsaved;
-    if !(0..UNITS).all(is_safe) || outdated != 0 && !scope.has(Bug::HardensBesideWhatWasSent) {
+    let outdated = (0..UNITS)
+        .filter(|unit| has(client.sent_since, *unit) && client.kept[*unit] != client.memory[*unit])
+        .fold(0, |all, unit| all | 1 << unit)
+        & units(client.kept)
+        & !unsaved;
+    if outdated != 0 && !scope.has(Bug::HardensBesideWhatWasSent) {
         return;
     }
     let mut after = state.clone();
@@ -214,11 +218,27 @@ pub(super) fn keep(scope: &Scope, state: &State, next: &mut Vec<State>) {
     next.push(after);
 }
 
-/// An `fsync` ends. The block has become stable before without anybody waiting for it.
+/// An `fsync` ends. The block has become stable before without anybody waiting for it. Or the
+/// metadata only forgets units that are in stable stripes, at any time: also while newer values of
+/// them are on their way.
 pub(super) fn sync(scope: &Scope, state: &State, next: &mut Vec<State>) {
-    if scope.hardens && state.write.is_none() && state.client.sent_since != 0 {
+    if !scope.hardens || state.client.sent_since == 0 {
+        return;
+    }
+    if state.write.is_none() {
         let mut after = state.clone();
         told(scope, &mut after, [0; UNITS]);
+        next.push(after);
+    }
+    let under_way = state.write.filter(|write| !write.acknowledged).map_or(0, |it| it.changed);
+    let stored = match scope.has(Bug::FoldsWhatIsOnItsWay) {
+        true => state.client.sent_since,
+        false => state.client.sent_since & !under_way,
+    };
+    for unit in (0..UNITS).filter(|unit| has(stored, *unit)) {
+        let mut after = state.clone();
+        after.client.kept[unit] = NOTHING;
+        after.client.sent_since &= !(1 << unit);
         next.push(after);
     }
 }
