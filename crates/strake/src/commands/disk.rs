@@ -70,6 +70,7 @@ pub(crate) enum NsdCommand {
   strake disk replace nsd3 /mnt/new --rate 50M move what nsd3 holds to a new disk
   strake disk replace nsd3 /dev/sdf            the same, onto a block device
   strake disk replace nsd3 --in-place          rebuild a damaged disk where it is
+  strake disk replace d3 e3                    in a cluster: fill the NSD e3 in place of a lost d3
   strake disk delete nsd3 --rate 50M           move what it holds, or held, to the other disks")]
 pub(crate) enum DiskCommand {
     /// Show the status and availability of each disk.
