@@ -205,7 +205,7 @@ impl Whole {
         self.set_bytes(&bytes);
     }
 
-    /// What a lone mount finds after all mounts have ended.
+    /// Compares the files with those that a lone mount finds after all mounts have ended.
     fn verify_alone(&self, rig: &Rig) {
         let alone = rig.start(0);
         let handle = alone.open(ROOT, self.ino, RW).expect("opened").handle;
@@ -329,7 +329,7 @@ fn writers_of_two_halves_ask_for_nothing() {
     let after = [0, 1].map(|at| newest(&world.mounts[at], whole.ino, at * half));
     assert_eq!(before, after, "nothing was granted meanwhile");
     whole.look(&world, &mut Rng::new(1));
-    // Who is alone again has all of it after the next look.
+    // A mount that is alone again has the whole file after its next look.
     let attr = world.mounts[0].getattr(whole.ino).expect("attributes");
     assert_eq!(attr.size, SIZE_MAX as u64);
     write_alone(&world, &whole);
@@ -354,7 +354,7 @@ fn a_lone_writer_has_the_file_to_itself() {
     world.end();
 }
 
-/// What is in the inode is written by one mount at a time.
+/// A file whose bytes are in the inode is written by one mount at a time.
 #[test]
 fn a_small_file_is_not_written_beside_others() {
     let world = World::new("1", 1);
@@ -374,7 +374,7 @@ fn the_end_is_zero_where_others_raise_it() {
     let world = World::new("2x", 3);
     for round in 0..6 {
         let whole = Whole::new(&world, &format!("end-{round}"));
-        // What a cut leaves in the last block is stale.
+        // The bytes that a cut leaves in the last block are stale.
         whole.write(&world, 0, 0, &vec![0xaa; 3 * BLOCK]);
         world.mounts[0].fsync(whole.handles[0]).expect("synced");
         let cut = SetAttr { size: Some(BLOCK as u64 + 1000), ..SetAttr::default() };

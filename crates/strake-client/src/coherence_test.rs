@@ -201,7 +201,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// What goes on beside the steps.
+/// The work that goes on beside the steps.
 #[derive(Clone, Copy, PartialEq)]
 enum Beside {
     Nothing,

@@ -2,76 +2,32 @@
 //! promised is there after kills and power cuts.
 
 use crate::flush::folding::fold_some;
+use crate::flush::folding::folding_test::{BLOCK_UNITS, File, UNIT, begin, quiet_rig};
 use crate::settings::Patches;
 use crate::testing::{BLOCK_SIZE, Mounted, Rig, send_block};
+use crate::vfs::Vfs;
 use crate::vfs::vfs_test::{create, lookup, open, read, write};
-use crate::vfs::{Handle, Vfs};
-use std::collections::BTreeSet;
 use std::time::Duration;
-use strake_env::Rng;
 use strake_env::rng::test_seeds;
+use strake_env::{RealClock, Rng};
+use strake_proto::ErrorKind;
 use strake_proto::layout::NsdAvailability;
-use strake_proto::{ByteCount, Ino};
 
-const UNIT: usize = 4096;
-const BLOCK_UNITS: usize = BLOCK_SIZE as usize / UNIT;
-
-fn quiet_rig(code: &str) -> Rig {
-    let mut rig = Rig::new(code, 6);
-    rig.settings.sync_interval = Duration::from_millis(4);
-    rig.settings.page_pool = ByteCount::mib(256);
-    rig
-}
-
-/// The units of a file: what an `fsync` has promised of each, and every value since then.
-struct File {
-    units: Vec<BTreeSet<u8>>,
-    now: Vec<u8>,
-}
-
-impl File {
-    fn new(units: usize) -> File {
-        File { units: vec![[1].into(); units], now: vec![1; units] }
-    }
-
-    fn put(&mut self, unit: usize, value: u8) {
-        self.units[unit].insert(value);
-        self.now[unit] = value;
-    }
-
-    fn synced(&mut self) {
-        self.units = self.now.iter().map(|value| [*value].into()).collect();
-    }
-
-    fn check(&self, vfs: &Mounted, context: &str) {
-        let bytes = read(vfs, open(vfs, "f").1, 0, self.now.len() * UNIT + 1);
-        assert_eq!(bytes.len(), self.now.len() * UNIT, "{context}");
-        for (unit, bytes) in bytes.chunks(UNIT).enumerate() {
-            let (value, known) = (bytes[0], &self.units[unit]);
-            assert!(bytes.iter().all(|byte| *byte == value), "{context}: unit {unit} is mixed");
-            assert!(known.contains(&value), "{context}: unit {unit} has {value}, not {known:?}");
-        }
-    }
-}
-
-/// A file whose units are all 1, and stable.
-fn begin(rig: &Rig, blocks: usize) -> (Mounted, Ino, Handle) {
-    let vfs = rig.start(0);
-    let (_, handle) = create(&vfs, "f");
-    write(&vfs, handle, 0, &vec![1; blocks * BLOCK_UNITS * UNIT]);
-    vfs.sync().expect("synced");
-    let ino = lookup(&vfs, "f").attr.ino;
-    (vfs, ino, handle)
-}
+/// A wait that lasts longer is a fault.
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Fills what is left of the disks.
 fn fill_up(vfs: &Mounted) {
     let (_, handle) = create(vfs, "rest");
     let mut at = 0;
     for piece in [BLOCK_SIZE as usize, UNIT] {
-        while let Ok(count) = vfs.write(handle, at, &vec![7; piece]) {
-            at += count as u64;
-        }
+        let refused = loop {
+            match vfs.write(handle, at, &vec![7; piece]) {
+                Ok(count) => at += count as u64,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
     }
     vfs.fsync(handle).expect("synced");
     vfs.release(handle);
@@ -80,7 +36,10 @@ fn fill_up(vfs: &Mounted) {
 /// Waits until no NSD misses anything.
 fn catch_up(vfs: &Mounted) {
     let is_up = |view: &strake_array::NsdView| view.state.availability == NsdAvailability::Up;
+    let clock = RealClock::shared();
+    let start = clock.monotonic();
     while !vfs.array().nsds().iter().all(is_up) {
+        assert!(clock.monotonic() - start < WAIT_MAX, "still {:?}", vfs.array().nsds());
         vfs.tend();
     }
 }
@@ -145,6 +104,7 @@ impl Run {
 fn what_was_synced_survives_on_full_disks() {
     for seed in test_seeds(1, 8) {
         let mut rig = quiet_rig("4+2p");
+        rig.settings.sync_interval = Duration::from_millis(4);
         rig.settings.patches = [Patches::Auto, Patches::Always][seed as usize % 2];
         rig.nsds.iter().for_each(|nsd| nsd.set_capacity(12 << 20));
         let (vfs, ..) = begin(&rig, 3);

@@ -8,7 +8,7 @@ use strake_observe::{DiskWork, Observe};
 use strake_proto::nsd::{NsdPort, NsdReply, NsdRequest};
 use strake_proto::{Result, SlotIndex};
 
-/// What a request waits for while an NSD works for it.
+/// The reason of a request's wait while an NSD works for it.
 const CALL: &str = "NSD call";
 
 impl NsdSet {
@@ -44,7 +44,7 @@ impl NsdSet {
     }
 }
 
-/// What the NSD does for a request, as far as that can be compared with other NSDs.
+/// The kind of work that an NSD does for a request, if other NSDs' times can be compared with it.
 fn work_of(request: &NsdRequest) -> Option<DiskWork> {
     match request {
         NsdRequest::Write { .. } | NsdRequest::Patch { .. } => Some(DiskWork::Write),

@@ -71,7 +71,7 @@ pub(crate) fn wait_for_folding(mount: &Mount) -> bool {
     true
 }
 
-/// What the thread does until it ends.
+/// The work of the thread that folds, until it ends.
 pub(crate) fn serve(mount: &Mount) {
     while mount.folding.next() {
         let least = kept_max(mount) / BEGIN_PARTS / 2;
@@ -170,4 +170,4 @@ pub(crate) fn forget(
 
 #[cfg(test)]
 #[path = "folding_test.rs"]
-mod folding_test;
+pub(crate) mod folding_test;

@@ -15,10 +15,10 @@ use strake_proto::limits::HARDENED_UNITS_MAX;
 use strake_proto::meta::{MetaPort, MetaQuery, MetaReply};
 use strake_proto::{ByteCount, Caller, Ino};
 
-const UNIT: usize = 4096;
-const BLOCK_UNITS: usize = BLOCK_SIZE as usize / UNIT;
+pub(crate) const UNIT: usize = 4096;
+pub(crate) const BLOCK_UNITS: usize = BLOCK_SIZE as usize / UNIT;
 
-fn quiet_rig(code: &str) -> Rig {
+pub(crate) fn quiet_rig(code: &str) -> Rig {
     let mut rig = Rig::new(code, 6);
     rig.settings.sync_interval = Duration::from_secs(3600);
     rig.settings.page_pool = ByteCount::mib(256);
@@ -26,26 +26,26 @@ fn quiet_rig(code: &str) -> Rig {
 }
 
 /// The units of a file: what an `fsync` has promised of each, and every value since then.
-struct File {
+pub(crate) struct File {
     units: Vec<BTreeSet<u8>>,
-    now: Vec<u8>,
+    pub(crate) now: Vec<u8>,
 }
 
 impl File {
-    fn new(units: usize) -> File {
+    pub(crate) fn new(units: usize) -> File {
         File { units: vec![[1].into(); units], now: vec![1; units] }
     }
 
-    fn put(&mut self, unit: usize, value: u8) {
+    pub(crate) fn put(&mut self, unit: usize, value: u8) {
         self.units[unit].insert(value);
         self.now[unit] = value;
     }
 
-    fn synced(&mut self) {
+    pub(crate) fn synced(&mut self) {
         self.units = self.now.iter().map(|value| [*value].into()).collect();
     }
 
-    fn check(&self, vfs: &Mounted, context: &str) {
+    pub(crate) fn check(&self, vfs: &Mounted, context: &str) {
         let bytes = read(vfs, open(vfs, "f").1, 0, self.now.len() * UNIT + 1);
         assert_eq!(bytes.len(), self.now.len() * UNIT, "{context}");
         for (unit, bytes) in bytes.chunks(UNIT).enumerate() {
@@ -57,7 +57,7 @@ impl File {
 }
 
 /// A file whose units are all 1, and stable.
-fn begin(rig: &Rig, blocks: usize) -> (Mounted, Ino, Handle) {
+pub(crate) fn begin(rig: &Rig, blocks: usize) -> (Mounted, Ino, Handle) {
     let vfs = rig.start(0);
     let (_, handle) = create(&vfs, "f");
     write(&vfs, handle, 0, &vec![1; blocks * BLOCK_UNITS * UNIT]);
