@@ -240,11 +240,14 @@ class Stage:
                     raise
                 time.sleep(0.2)
 
+    def make(self, name):
+        return ALL[name](self)
+
     @contextlib.contextmanager
     def contender(self, name):
         run("mkfs.xfs", "-q", "-f", "-K", self.device)
         self.mount_host()
-        contender = ALL[name](self)
+        contender = self.make(name)
         contender.up()
         try:
             yield contender

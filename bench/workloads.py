@@ -30,9 +30,10 @@ class Scale:
     repeats: int    # of a short run, of which the median counts
 
 
-def tarball(work):
-    """15,000 files in about 1,100 directories, 150 MiB of text: the same bytes every time."""
-    path = work / "tree15k.tar"
+def tarball(work, count=15000):
+    """15,000 files in about 1,100 directories, 150 MiB of text: the same bytes every time.
+    With another count so many files in the same directories."""
+    path = work / f"tree{count / 1000:g}k.tar"
     if path.exists():
         return path
     rng = random.Random(20240607)
@@ -46,7 +47,7 @@ def tarball(work):
         if parent.count("/") < 8:
             directories.append(f"{parent}/{rng.choice(words)}{len(directories)}")
     files = []
-    for number in range(15000):
+    for number in range(count):
         ending = rng.choice(["c", "h", "go", "rs", "txt"])
         name = f"{rng.choice(directories)}/{rng.choice(words)}_{number}.{ending}"
         files.append((name, min(2_000_000, int(rng.lognormvariate(8.0, 1.55)))))
@@ -114,7 +115,7 @@ class Runner:
     def __init__(self, contender, scale, archive, raw, number, strake):
         self.contender, self.scale, self.archive = contender, scale, archive
         self.raw, self.number, self.strake = raw, number, strake
-        self.directory = contender.mount / "compared"
+        self.directory = contender.mount and contender.mount / "compared"
         self.busy = 0.0  # processor seconds of the machine during the last program
         raw.mkdir(parents=True, exist_ok=True)
 

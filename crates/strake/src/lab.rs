@@ -75,7 +75,7 @@ impl Lab {
 
     /// The numbers of its nodes.
     fn nodes(&self) -> impl Iterator<Item = u16> + use<> {
-        1..=self.file.nodes
+        1..=self.file.all_nodes()
     }
 
     /// The directory of a node.
@@ -98,7 +98,7 @@ impl Lab {
         if self.nodes().any(|known| known == node) {
             return Ok(());
         }
-        let detail = format!("no node {node}: this lab has the nodes 1 to {}", self.file.nodes);
+        let detail = format!("no node {node}: this lab has the nodes 1 to {}", self.file.all_nodes());
         Err(Error::new(ErrorKind::Invalid, detail))
     }
 }

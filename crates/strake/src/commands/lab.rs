@@ -69,9 +69,12 @@ impl LabTarget {
 /// The options of `strake lab up`.
 #[derive(Args, Debug)]
 pub(crate) struct UpArgs {
-    /// How many nodes, 1 to 32.
+    /// How many nodes with NSDs, 1 to 32.
     #[arg(long, value_name = "N")]
     nodes: u16,
+    /// How many nodes more, which have no NSDs and only mount.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    clients: u16,
     #[command(flatten)]
     target: LabTarget,
     /// How many NSDs each node serves.
@@ -120,6 +123,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<()> {
 fn up(args: &UpArgs) -> Result<()> {
     let dir = args.target.dir()?;
     let file = LabFile::new(args.nodes, args.nsds_per_node, args.nsd_size, args.code, args.quorum)?
+        .with_clients(args.clients)?
         .with_settings(&args.set)?;
     for mounting in lab::up(&dir, file, args.force)? {
         match mounting.outcome {

@@ -58,7 +58,7 @@ fn remove_begun(root: &Path) -> Result<()> {
 /// # Errors
 /// What cannot be removed, and why.
 pub(super) fn remove(lab: &Lab) -> Result<()> {
-    stop_all(&lab.root, &lab.names, lab.file.nodes)?;
+    stop_all(&lab.root, &lab.names, lab.file.all_nodes())?;
     if lab.file.made_netns {
         network::remove_place();
     }

@@ -34,8 +34,11 @@ const SOCKET_TAIL: &str = "/node32/mount/lab/admin.sock";
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct LabFile {
     version: u32,
-    /// How many nodes.
+    /// How many nodes have NSDs.
     pub(super) nodes: u16,
+    /// How many nodes more have none, and only mount.
+    #[serde(default)]
+    pub(super) clients: u16,
     /// NSDs of each node.
     pub(super) nsds_per_node: u16,
     /// The file system's code.
@@ -90,6 +93,7 @@ impl LabFile {
         Ok(LabFile {
             version: VERSION,
             nodes,
+            clients: 0,
             nsds_per_node,
             code,
             quorum,
@@ -98,6 +102,25 @@ impl LabFile {
             made_directory: false,
             made_netns: false,
         })
+    }
+
+    /// The same lab with so many nodes more that have no NSDs.
+    ///
+    /// # Errors
+    /// `Invalid` if there would be too many nodes.
+    pub(crate) fn with_clients(mut self, clients: u16) -> Result<LabFile> {
+        let max = NODES_MAX - self.nodes;
+        if clients > max {
+            let nodes = self.nodes;
+            return invalid(format!("--clients {clients}: 0 to {max} beside {nodes} other nodes"));
+        }
+        self.clients = clients;
+        Ok(self)
+    }
+
+    /// How many nodes there are in all. Those without NSDs have the highest numbers.
+    pub(super) fn all_nodes(&self) -> u16 {
+        self.nodes + self.clients
     }
 
     /// The same lab with more settings of its mounts.
@@ -120,7 +143,8 @@ impl LabFile {
         let corrupt = |detail: String| Error::new(ErrorKind::Corrupt, detail);
         let file: LabFile =
             serde_json::from_str(text).map_err(|error| corrupt(error.to_string()))?;
-        if file.version != VERSION || file.nodes == 0 || file.nodes > NODES_MAX {
+        let is_sound = (1..=NODES_MAX).contains(&file.nodes) && file.clients <= NODES_MAX - file.nodes;
+        if file.version != VERSION || !is_sound {
             return Err(corrupt(format!("a lab of version {}", file.version)));
         }
         Ok(file)
@@ -138,7 +162,11 @@ impl LabFile {
 
     /// What a node does. The first node leads the cluster and does everything.
     pub(super) fn roles(&self, node: u16) -> Roles {
-        if node <= self.quorum { Roles::ALL } else { Roles::of(&[Role::Server, Role::Client]) }
+        match node {
+            node if node <= self.quorum => Roles::ALL,
+            node if node <= self.nodes => Roles::of(&[Role::Server, Role::Client]),
+            _ => Roles::of(&[Role::Client]),
+        }
     }
 
     /// The descriptions of all NSDs, as `strake nsd create` reads them.
@@ -275,7 +303,14 @@ mod tests {
         assert_eq!(LabFile::parse(&text).expect("reads"), lab);
         let newer = text.replace("\"version\": 1", "\"version\": 2");
         assert_ne!(newer, text);
-        for bad in [newer, text.replace("\"nodes\": 3", "\"nodes\": 0"), "{}".into(), "".into()] {
+        // Files of labs that were made before there were nodes without NSDs.
+        let older = text.replace("  \"clients\": 0,\n", "");
+        assert_ne!(older, text);
+        assert_eq!(LabFile::parse(&older).expect("reads"), lab);
+        let crowded = text.replace("\"clients\": 0", "\"clients\": 30");
+        assert_ne!(crowded, text);
+        let empty = text.replace("\"nodes\": 3", "\"nodes\": 0");
+        for bad in [newer, crowded, empty, "{}".into(), "".into()] {
             assert_eq!(LabFile::parse(&bad).expect_err("refused").kind(), ErrorKind::Corrupt);
         }
     }
@@ -291,6 +326,17 @@ mod tests {
         assert_eq!(shown.len(), 6);
         assert_eq!(&shown[1..3], ["node1 node1nsd2", "node2 node2nsd1"]);
         assert!(nsds.iter().all(|nsd| nsd.size == Some(512 << 20)));
+    }
+
+    #[test]
+    fn nodes_beyond_those_with_nsds_are_clients_only() {
+        let lab = wanted(3, 2, None, None).and_then(|lab| lab.with_clients(2)).expect("a lab");
+        assert_eq!(lab.all_nodes(), 5);
+        assert!(lab.roles(3).has(Role::Server));
+        assert_eq!(lab.roles(4).to_string(), Roles::of(&[Role::Client]).to_string());
+        assert_eq!(stanza::parse(&lab.stanzas()).expect("stanzas").len(), 6);
+        let crowd = wanted(3, 1, None, None).and_then(|lab| lab.with_clients(30));
+        assert!(refusal(crowd).contains("--clients 30: 0 to 29"));
     }
 
     #[test]
