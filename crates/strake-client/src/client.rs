@@ -120,6 +120,7 @@ impl StrakeVfs {
             prefetch: Queue::default(),
             folding: Turns::default(),
             neighbours: Neighbours::default(),
+            names: Arc::default(),
             flush_fan,
             timings: SendTimings::new(&array.observe),
             settings,

@@ -70,7 +70,7 @@ impl GiveUp for Mount {
             // A sync in the background has ended, or finds no contents.
             let _no_sync = inode.syncing.lock();
             let mut core = inode.core.lock();
-            core.forget();
+            core.forget_all();
             core.file.take()
         };
         if let Some(file) = file {
@@ -116,7 +116,7 @@ impl GiveUp for Mount {
             self.drop_from_caches(*ino);
             if let Some(inode) = self.table.find(*ino) {
                 self.discard(&inode);
-                inode.core.lock().forget();
+                inode.core.lock().forget_all();
             }
         }
         error!(

@@ -1,6 +1,7 @@
 //! Inodes in use, open handles, and queues of blocks for background threads.
 
 pub(crate) mod core;
+pub(crate) mod known;
 pub(crate) mod listed;
 pub(crate) mod open_table;
 pub(crate) mod queue;

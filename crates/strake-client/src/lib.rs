@@ -92,6 +92,8 @@ mod full_crash_test;
 #[cfg(test)]
 mod full_test;
 #[cfg(test)]
+mod known_test;
+#[cfg(test)]
 mod lock_test;
 #[cfg(test)]
 mod overwrite_test;

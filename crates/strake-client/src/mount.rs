@@ -1,6 +1,7 @@
 //! What all parts of the client share.
 
 use crate::inode::core::{Core, InodeState};
+use crate::inode::known::NameBudget;
 use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{OpenTable, Pinned};
 use crate::inode::queue::Queue;
@@ -41,6 +42,8 @@ pub(crate) struct Mount {
     /// The thread that folds small synchronous writes.
     pub(crate) folding: Turns,
     pub(crate) neighbours: Neighbours,
+    /// How many names are known.
+    pub(crate) names: Arc<NameBudget>,
     pub(crate) flush_fan: FanOut,
     pub(crate) settings: Settings,
     /// How it is mounted.
@@ -184,6 +187,17 @@ impl Mount {
             let found = self.array.meta.query_inode(&MetaQuery::GetInode { ino: inode.ino })?;
             inode.core.lock().absorb(&found, epoch);
         }
+    }
+
+    /// Like [`Mount::loaded`], for a `look` that needs nothing but what decides about access.
+    pub(crate) fn for_access<T>(&self, inode: &InodeState, look: impl Fn(&Core) -> T) -> Result<T> {
+        {
+            let core = inode.core.lock();
+            if core.is_access_known() {
+                return Ok(look(&core));
+            }
+        }
+        self.loaded(inode, look)
     }
 
     /// Applies a change to the metadata and takes in the changed inode, which is the answer.

@@ -34,7 +34,8 @@ fn process_groups(pid: u32) -> Vec<u32> {
 }
 
 impl Mount {
-    /// Checks that the caller has all permissions of `want` on an inode. Returns the attributes.
+    /// Checks that the caller has all permissions of `want` on an inode. Returns the attributes, of
+    /// which times, links and sizes may be out of date.
     ///
     /// # Errors
     /// `Access`.
@@ -45,7 +46,7 @@ impl Mount {
         want: u32,
     ) -> Result<Attr> {
         let (attr, has_acl, known) =
-            self.loaded(inode, |core| (core.attr(), core.has_acl, core.acl.clone()))?;
+            self.for_access(inode, |core| (core.attr(), core.has_acl, core.acl.clone()))?;
         let acl = if has_acl && caller.uid != 0 && caller.uid != attr.uid && known.is_none() {
             self.fetch_acl(inode)?
         } else {
@@ -75,9 +76,10 @@ impl Mount {
         Ok(acl)
     }
 
-    /// Checks that the caller may add or remove names in a directory.
+    /// Checks that the caller may add or remove names in a directory. Returns what
+    /// [`Mount::check_access`] returns.
     pub(crate) fn check_directory_change(&self, caller: &Caller, dir: &InodeState) -> Result<Attr> {
-        let attr = self.loaded(dir, Core::attr)?;
+        let attr = self.for_access(dir, Core::attr)?;
         if attr.file_type != FileType::Directory {
             return Err(ErrorKind::NotDirectory.into());
         }

@@ -7,6 +7,7 @@ use crate::settings::Settings;
 use crate::tokens::Tokens;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use strake_array::{Array, ArrayOptions, Exclusion};
 use strake_env::sync::{Condvar, Mutex, RwLock};
@@ -251,6 +252,8 @@ pub(crate) struct Leader {
     service: RwLock<Arc<TokenService>>,
     gate: Mutex<Gate>,
     moved: Condvar,
+    /// Calls of the metadata and messages about tokens that it was sent.
+    heard: AtomicU64,
 }
 
 /// Holds up access times that are told to the metadata.
@@ -265,11 +268,21 @@ enum Gate {
 impl Leader {
     pub(crate) fn new(service: Arc<TokenService>) -> Arc<Leader> {
         let (gate, moved) = (Mutex::new(Gate::Open), Condvar::new());
-        Arc::new(Leader { service: RwLock::new(service), gate, moved })
+        let heard = AtomicU64::new(0);
+        Arc::new(Leader { service: RwLock::new(service), gate, moved, heard })
     }
 
     pub(crate) fn service(&self) -> Arc<TokenService> {
         Arc::clone(&self.service.read())
+    }
+
+    /// How many calls and messages it was sent.
+    pub(crate) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::SeqCst)
+    }
+
+    fn hear(&self) {
+        self.heard.fetch_add(1, Ordering::SeqCst);
     }
 
     /// From now on another one leads. What is on its way to the old one is lost or void.
@@ -304,10 +317,12 @@ impl Leader {
 
 impl MetaPort for Leader {
     fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        self.hear();
         self.service().metadata().query(query)
     }
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        self.hear();
         self.pass_gate(&entry.op);
         self.service().metadata().apply(entry)
     }
@@ -324,6 +339,7 @@ struct WayToLeader {
 
 impl ToAuthority for WayToLeader {
     fn send(&self, term: Term, message: Request) {
+        self.leader.hear();
         self.leader.service().way_of(self.client).send(term, message);
     }
 }

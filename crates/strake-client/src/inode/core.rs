@@ -2,6 +2,7 @@
 //!
 //! `core` is held only for moments, and never across I/O or while another lock is taken.
 
+use crate::inode::known::KnownNames;
 use crate::memory::file::FileState;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,11 @@ pub(crate) struct Core {
     /// Whether `attr` and the other attributes are known. They are as the metadata has them; our
     /// own changes are kept beside them.
     loaded: bool,
+    /// Whether what decides about access is known: all of `attr` but times, links and sizes, and
+    /// whether there are ACLs. A change of names in a directory leaves it as it is.
+    access_known: bool,
+    /// Names in this directory, as far as they are known under its token.
+    pub(crate) names: KnownNames,
     /// Raised by every change at the metadata. An answer to an earlier query is stale then.
     epoch: u64,
     pub(crate) parent: Ino,
@@ -131,6 +137,8 @@ impl InodeState {
         let core = Core {
             attr,
             loaded: false,
+            access_known: false,
+            names: KnownNames::default(),
             epoch: 0,
             parent: Ino(0),
             has_acl: false,
@@ -181,6 +189,11 @@ impl Core {
         self.loaded
     }
 
+    /// Whether the type, owners, permissions and ACLs are known. All else may be out of date.
+    pub(crate) fn is_access_known(&self) -> bool {
+        self.loaded || self.access_known
+    }
+
     /// Takes in the answer to a query made at `epoch`, unless something changed since.
     pub(crate) fn absorb(&mut self, inode: &Inode, epoch: u64) {
         if self.epoch == epoch && (!self.removed || self.orphan) {
@@ -197,6 +210,7 @@ impl Core {
                 self.orphan = true;
             }
             self.loaded = true;
+            self.access_known = true;
         }
     }
 
@@ -219,8 +233,23 @@ impl Core {
         self.no_capability = false;
         if !self.removed || self.orphan {
             self.loaded = false;
+            self.access_known = false;
             self.acl = None;
         }
+    }
+
+    /// Notes that names in this directory changed, and with them its times, links and size.
+    pub(crate) fn names_changed(&mut self) {
+        self.epoch += 1;
+        if !self.removed || self.orphan {
+            self.loaded = false;
+        }
+    }
+
+    /// Notes that the token is about to be given up: nothing is known any more.
+    pub(crate) fn forget_all(&mut self) {
+        self.forget();
+        self.names.forget();
     }
 
     /// Notes that the last name is gone. The attributes, last known as `last`, stay readable.

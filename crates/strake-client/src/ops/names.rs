@@ -9,6 +9,7 @@ use crate::vfs::{Entry, OpenFlags};
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
 use strake_env::sync::WatchedMutexGuard;
+use strake_proto::limits::NAME_BYTES_MAX;
 use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode, Removed, RenameMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, Timestamp};
 
@@ -20,29 +21,109 @@ impl Mount {
     /// soon as this returns.
     fn child(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
         self.tokens.as_ref()?;
-        find(self, parent, name).ok().map(|(found, _)| found.attr.ino)
+        let dir = self.table.find(parent);
+        if let Some(known) = dir.and_then(|dir| dir.core.lock().names.get(name)) {
+            return known;
+        }
+        // The caller holds no token, so that nothing may be learnt.
+        let query = MetaQuery::Lookup { parent, name: name.to_vec() };
+        self.array.meta.query_inode(&query).ok().map(|found| found.attr.ino)
     }
 }
 
-/// The inode that `name` leads to, from the metadata, and the count of changes before the query.
-pub(crate) fn find(mount: &Mount, parent: Ino, name: &[u8]) -> Result<(Inode, u64)> {
+/// What a name leads to.
+pub(crate) struct Found {
+    pub(crate) ino: Ino,
+    /// The inode as the metadata has it, if that was asked, and the count of changes before.
+    inode: Option<(Inode, u64)>,
+}
+
+impl Found {
+    /// An inode that the metadata has just shown, and the count of changes before.
+    fn shown(inode: Inode, before: u64) -> Found {
+        Found { ino: inode.attr.ino, inode: Some((inode, before)) }
+    }
+
+    /// Its attributes, of which sizes and times may be older than this client's own. Beside others
+    /// the caller holds its token.
+    fn attr(&self, mount: &Mount) -> Result<Attr> {
+        match &self.inode {
+            Some((inode, _)) => Ok(inode.attr),
+            None => mount.attr(&mount.table.pin(self.ino)),
+        }
+    }
+}
+
+/// What `name` in a directory leads to. Beside others the caller holds the directory's token, and
+/// what is known under it is asked of nobody.
+pub(crate) fn find(mount: &Mount, dir: &InodeState, name: &[u8]) -> Result<Found> {
     let before = mount.array.meta.changes();
-    let query = MetaQuery::Lookup { parent, name: name.to_vec() };
-    Ok((mount.array.meta.query_inode(&query)?, before))
+    let query = MetaQuery::Lookup { parent: dir.ino, name: name.to_vec() };
+    // `..` changes with a rename of the directory, and not under its token.
+    let is_plain = name != b"." && name != b".." && name.len() <= NAME_BYTES_MAX;
+    if mount.tokens.is_none() || !is_plain {
+        return Ok(Found::shown(mount.array.meta.query_inode(&query)?, before));
+    }
+    let changes = {
+        let core = dir.core.lock();
+        match core.names.get(name) {
+            Some(Some(ino)) => return Ok(Found { ino, inode: None }),
+            Some(None) => return Err(ErrorKind::NotFound.into()),
+            None => core.names.changes(),
+        }
+    };
+    let found = mount.array.meta.query_inode(&query);
+    let answer = match &found {
+        Ok(inode) => Some(Some(inode.attr.ino)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(None),
+        Err(_) => None,
+    };
+    if let Some(answer) = answer {
+        dir.core.lock().names.learn(changes, (name, answer), &mount.names);
+    }
+    Ok(Found::shown(found?, before))
+}
+
+/// A change of a name in a directory, noted in what this client knows of it.
+struct Changing<'a> {
+    dir: &'a InodeState,
+    name: &'a [u8],
+    outcome: Option<Option<Ino>>,
+}
+
+impl<'a> Changing<'a> {
+    fn begin(dir: &'a InodeState, name: &'a [u8]) -> Changing<'a> {
+        dir.core.lock().names.begin(name);
+        Changing { dir, name, outcome: None }
+    }
+
+    /// The change was made, and this is what the name leads to.
+    fn made(mut self, leads_to: Option<Ino>) {
+        self.outcome = Some(leads_to);
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let mut core = self.dir.core.lock();
+        core.names_changed();
+        core.names.end(self.name, self.outcome);
+    }
 }
 
 /// Counts a lookup of an inode that was just found. The caller holds no token.
 ///
 /// # Errors
 /// Of the metadata, beside other clients; `Stale` if the inode is gone by now.
-pub(crate) fn enter(mount: &Mount, found: &Inode, before: u64) -> Result<(Pinned, Entry)> {
-    let inode = mount.table.pin(found.attr.ino);
-    let attr = if mount.tokens.is_some() {
-        // Another client may have changes of it that the metadata does not know.
-        let _tokens = mount.take([shared(inode.ino)])?;
-        mount.attr(&inode)?
-    } else {
-        mount.learn(&inode, found, before)
+pub(crate) fn enter(mount: &Mount, found: &Found) -> Result<(Pinned, Entry)> {
+    let inode = mount.table.pin(found.ino);
+    let attr = match &found.inode {
+        Some((found, before)) if mount.tokens.is_none() => mount.learn(&inode, found, *before),
+        _ => {
+            // Another client may have changes of it that the metadata does not know.
+            let _tokens = mount.take([shared(inode.ino)])?;
+            mount.attr(&inode)?
+        }
     };
     mount.table.add_lookups(inode.ino, 1);
     Ok((inode, Entry { attr }))
@@ -62,6 +143,9 @@ pub(crate) fn enter_new(
     };
     let inode = mount.table.pin(ino);
     mount.table.add_lookups(ino, 1);
+    if made.attr.file_type == FileType::Directory && mount.tokens.is_some() {
+        inode.core.lock().names.begin_empty(&mount.names);
+    }
     // No other thread knows the inode yet, so its attributes are right whatever else changed.
     let attr = mount.learn(&inode, made, mount.array.meta.changes());
     Ok((inode, Entry { attr }))
@@ -84,18 +168,15 @@ pub(crate) fn lookup(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -
     if name == b"." {
         let before = mount.array.meta.changes();
         let found = mount.array.meta.query_inode(&MetaQuery::GetInode { ino: parent })?;
-        return Ok(enter(mount, &found, before)?.1);
+        return Ok(enter(mount, &Found::shown(found, before))?.1);
     }
-    while_stale(mount, || {
-        let (found, before) = look(mount, caller, parent, name)?;
-        Ok(enter(mount, &found, before)?.1)
-    })
+    while_stale(mount, || Ok(enter(mount, &look(mount, caller, parent, name)?)?.1))
 }
 
-fn look(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -> Result<(Inode, u64)> {
+fn look(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Found> {
     let _tokens = mount.take([shared(parent)])?;
     let dir = mount.table.pin(parent);
-    let attr = mount.loaded(&dir, Core::attr)?;
+    let attr = mount.for_access(&dir, Core::attr)?;
     if attr.file_type != FileType::Directory {
         return Err(ErrorKind::NotDirectory.into());
     }
@@ -103,7 +184,7 @@ fn look(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -> Result<(Ino
     if dir.core.lock().removed {
         return Err(ErrorKind::NotFound.into());
     }
-    find(mount, parent, name)
+    find(mount, &dir, name)
 }
 
 /// Makes an inode with a name. Returns it pinned, with one lookup counted. If it is to be opened,
@@ -122,9 +203,10 @@ pub(crate) fn make(
     if device && caller.uid != 0 {
         return Err(ErrorKind::NotPermitted.into());
     }
-    let result = mount.array.meta.apply_inode(MetaOp::Create { parent, name: name.to_vec(), new });
-    let made = result?;
-    dir.core.lock().forget();
+    let changing = Changing::begin(&dir, name);
+    let made =
+        mount.array.meta.apply_inode(MetaOp::Create { parent, name: name.to_vec(), new })?;
+    changing.made(Some(made.attr.ino));
     let (inode, entry) = enter_new(mount, &made, open)?;
     Ok((inode, entry, made))
 }
@@ -154,8 +236,9 @@ pub(crate) fn link(
     mount.check_directory_change(caller, &dir)?;
     let inode = mount.table.pin(ino);
     let epoch = inode.core.lock().epoch();
+    let changing = Changing::begin(&dir, name);
     let linked = mount.array.meta.apply_inode(MetaOp::Link { ino, parent, name: name.to_vec() })?;
-    dir.core.lock().forget();
+    changing.made(Some(ino));
     mount.table.add_lookups(ino, 1);
     let mut core = inode.core.lock();
     // If the inode was an orphan, it has a name again.
@@ -203,20 +286,22 @@ fn remove_child(
         mount.array.meta.apply(removal(parent, name, directory, false))?;
         return Ok(true);
     }
-    let (found, _) = find(mount, parent, name)?;
-    if mount.tokens.is_some() && child != Some(found.attr.ino) {
+    let found = find(mount, &dir, name)?;
+    if mount.tokens.is_some() && child != Some(found.ino) {
         return Ok(false);
     }
-    check_sticky(caller, &dir_attr, &found.attr)?;
-    let inode = mount.table.pin(found.attr.ino);
+    let found_attr = found.attr(mount)?;
+    check_sticky(caller, &dir_attr, &found_attr)?;
+    let inode = mount.table.pin(found.ino);
     let _last_name = inode.lifetime.write();
     // An open directory can still be listed, as empty, without the metadata.
     let open = !directory && mount.table.handles(inode.ino) > 0;
-    let reply = mount.array.meta.apply_timed(removal(parent, name, directory, open));
-    dir.core.lock().forget();
-    match reply? {
+    let changing = Changing::begin(&dir, name);
+    let reply = mount.array.meta.apply_timed(removal(parent, name, directory, open))?;
+    changing.made(None);
+    match reply {
         (MetaReply::Removed(Some(removed)), time) => {
-            lost_name(mount, &inode, (&found.attr, time), removed, open);
+            lost_name(mount, &inode, (&found_attr, time), removed, open);
             Ok(true)
         }
         _ => Err(wrong_reply()),
@@ -289,33 +374,36 @@ fn rename_children(
     let attr = mount.check_directory_change(caller, &dirs.0)?;
     let new_attr = mount.check_directory_change(caller, &dirs.1)?;
     let _names = lock_names(&dirs.0, &dirs.1);
-    let (source, _) = find(mount, parent, name)?;
-    let target = match find(mount, new_parent, new_name) {
-        Ok((target, _)) => Some(target),
+    let source = find(mount, &dirs.0, name)?;
+    let target = match find(mount, &dirs.1, new_name) {
+        Ok(target) => Some(target),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    let found = [Some(source.attr.ino), target.as_ref().map(|target| target.attr.ino)];
+    let found = [Some(source.ino), target.as_ref().map(|target| target.ino)];
     if mount.tokens.is_some() && found != children {
         return Ok(false);
     }
-    check_sticky(caller, &attr, &source.attr)?;
-    let moved = mount.table.pin(source.attr.ino);
-    check_parent_change(mount, caller, &moved, &source.attr, parent != new_parent)?;
-    if let Some(target) = target.as_ref().filter(|_| mode != RenameMode::NoReplace) {
-        check_sticky(caller, &new_attr, &target.attr)?;
+    let source_attr = source.attr(mount)?;
+    check_sticky(caller, &attr, &source_attr)?;
+    let moved = mount.table.pin(source.ino);
+    check_parent_change(mount, caller, &moved, &source_attr, parent != new_parent)?;
+    let target_attr = target.as_ref().map(|target| target.attr(mount)).transpose()?;
+    if let Some(target) = target_attr.as_ref().filter(|_| mode != RenameMode::NoReplace) {
+        check_sticky(caller, &new_attr, target)?;
         if mode == RenameMode::Exchange {
-            let other = mount.table.pin(target.attr.ino);
-            check_parent_change(mount, caller, &other, &target.attr, parent != new_parent)?;
+            let other = mount.table.pin(target.ino);
+            check_parent_change(mount, caller, &other, target, parent != new_parent)?;
         }
     }
-    let victim = target
-        .filter(|target| target.attr.ino != source.attr.ino)
-        .map(|target| (mount.table.pin(target.attr.ino), target.attr));
+    let victim = target_attr
+        .filter(|target| target.ino != source.ino)
+        .map(|target| (mount.table.pin(target.ino), target));
     let _last_name = victim.as_ref().map(|(victim, _)| victim.lifetime.write());
     let open = victim.as_ref().is_some_and(|(victim, attr)| {
         attr.file_type != FileType::Directory && mount.table.handles(victim.ino) > 0
     });
+    let changing = [Changing::begin(&dirs.0, name), Changing::begin(&dirs.1, new_name)];
     let reply = mount.array.meta.apply_timed(MetaOp::Rename {
         parent,
         name: name.to_vec(),
@@ -324,17 +412,21 @@ fn rename_children(
         mode,
         open,
     });
-    dirs.0.core.lock().forget();
-    dirs.1.core.lock().forget();
     moved.core.lock().forget();
-    match (reply?, victim.as_ref()) {
-        ((MetaReply::Removed(Some(removed)), time), Some((victim, attr)))
-            if removed.ino == victim.ino =>
-        {
+    let (reply, time) = reply?;
+    // Two names of one inode stay as they are; nothing is known of them from here on.
+    if target_attr.is_none_or(|target| target.ino != source.ino) {
+        let left = target_attr.filter(|_| mode == RenameMode::Exchange).map(|target| target.ino);
+        let [old, new] = changing;
+        old.made(left);
+        new.made(Some(source.ino));
+    }
+    match (reply, victim.as_ref()) {
+        (MetaReply::Removed(Some(removed)), Some((victim, attr))) if removed.ino == victim.ino => {
             lost_name(mount, victim, (attr, time), removed, open);
         }
-        ((MetaReply::Removed(_), _), Some((victim, _))) => victim.core.lock().forget(),
-        ((MetaReply::Removed(_), _), None) => {}
+        (MetaReply::Removed(_), Some((victim, _))) => victim.core.lock().forget(),
+        (MetaReply::Removed(_), None) => {}
         _ => return Err(wrong_reply()),
     }
     Ok(true)

@@ -145,11 +145,11 @@ fn open_existing(
     flags: OpenFlags,
     refusal: strake_proto::Error,
 ) -> Result<(Entry, OpenFile)> {
-    let (found, before) = {
+    let found = {
         let _tokens = mount.take([shared(parent)])?;
         let dir = mount.table.pin(parent);
         mount.check_access(caller, &dir, EXECUTE)?;
-        match find(mount, parent, name) {
+        match find(mount, &dir, name) {
             // Beside others it may have been removed since the attempt to make it.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let retry = mount.tokens.is_some() && refusal.kind() == ErrorKind::Exists;
@@ -158,7 +158,7 @@ fn open_existing(
             found => found?,
         }
     };
-    let (inode, entry) = enter(mount, &found, before)?;
+    let (inode, entry) = enter(mount, &found)?;
     match open(mount, caller, &inode, flags) {
         Ok(open) => Ok((current(mount, &inode).unwrap_or(entry), open)),
         Err(error) => {
