@@ -233,10 +233,12 @@ impl TokenService {
         }
     }
 
-    /// Takes a message of a client.
-    pub fn receive(&self, client: ClientId, term: Term, message: Request) {
+    /// Takes a message of a client. Returns what the client is told at once; all else goes over
+    /// the clients' ways.
+    #[must_use = "the client waits for it"]
+    pub fn receive(&self, client: ClientId, term: Term, message: Request) -> Vec<Reply> {
         if self.state.lock().leaving.contains(&client) {
-            return;
+            return Vec::new();
         }
         let closed = match &message {
             Request::GivenUp { ino, keeps, .. } if !keeps.open => Some(*ino),
@@ -246,22 +248,37 @@ impl TokenService {
             let mut state = self.state.lock();
             state.pool.followed(client, change);
             self.changed.notify_all();
-            return;
+            return Vec::new();
         }
         if let Request::Lock(message) = message {
-            self.tell_all(self.locks.receive(client, term, message));
-            return;
+            let told = self.locks.receive(client, term, message);
+            let (own, others) = told.into_iter().partition(|(to, _)| *to == client);
+            self.tell_all(others);
+            return replies(own);
         }
         let now = self.clock.monotonic();
         let received = self.state.lock().authority.receive(client, term, message, now);
-        match received {
-            Ok(effects) => self.perform(effects),
+        let own = match received {
+            Ok(effects) => {
+                let is_own =
+                    |effect: &Effect| matches!(effect, Effect::Send(to, _) if *to == client);
+                let (own, others) = effects.into_iter().partition(is_own);
+                self.perform(others);
+                own
+            }
             // The client hears nothing, and sends again or ends.
-            Err(refusal) => warn!(target: "tokens", "client {} is refused: {refusal:?}", client.0),
-        }
+            Err(refusal) => {
+                warn!(target: "tokens", "client {} is refused: {refusal:?}", client.0);
+                Vec::new()
+            }
+        };
         if let Some(ino) = closed {
             self.reap_if_unused(ino);
         }
+        replies(own.into_iter().filter_map(|effect| match effect {
+            Effect::Send(to, reply) => Some((to, reply)),
+            Effect::Reserve(_) => None,
+        }))
     }
 
     /// Does what the authority wants done, and what follows from that.
@@ -363,6 +380,10 @@ fn look(service: &Weak<TokenService>) {
     }
 }
 
+fn replies(own: impl IntoIterator<Item = (ClientId, Reply)>) -> Vec<Reply> {
+    own.into_iter().map(|(_, reply)| reply).collect()
+}
+
 fn apply(meta: &dyn MetaPort, clock: &dyn Clock, op: MetaOp) -> Result<MetaReply> {
     meta.apply(&MetaEntry { client: LEADER, sequence: 0, time: clock.wall(), op })
 }
@@ -397,7 +418,8 @@ struct Way {
 
 impl ToAuthority for Way {
     fn send(&self, term: Term, message: Request) {
-        self.service.receive(self.client, term, message);
+        let told = self.service.receive(self.client, term, message);
+        told.into_iter().for_each(|reply| self.service.tell(self.client, reply));
     }
 }
 

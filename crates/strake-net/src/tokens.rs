@@ -1,8 +1,10 @@
 //! Tokens between a mount and the authority: one connection, on which both ends speak.
 //!
-//! A message of the client is a request, [`Say`] in postcard; the reply is `Result<Term, Error>`.
-//! A message of the authority is a request back over the same connection: `(Term, Reply)` in
-//! postcard, answered by nothing.
+//! A message of the client is a request, [`Say`] in postcard. The reply is
+//! `Result<(Term, Vec<Reply>), Error>`: the term, and what the authority has to say to this client
+//! at once. So free tokens come with one round trip, and through few threads. All else that the
+//! authority says is a request back over the same connection: `(Term, Reply)` in postcard, answered
+//! by nothing. The two ways may overtake each other, which tokens expect.
 //!
 //! **Lost messages.** Tokens expect that messages are lost and repeated (`strake-token`), so a
 //! message whose connection breaks is not sent again here. The client asks again, and the authority
@@ -77,8 +79,8 @@ pub trait TokenPort: Send + Sync {
         Ok(())
     }
 
-    /// Takes a message of a client.
-    fn receive(&self, client: ClientId, term: Term, message: Request);
+    /// Takes a message of a client. Returns what the client is told at once.
+    fn receive(&self, client: ClientId, term: Term, message: Request) -> Vec<Reply>;
 }
 
 /// The server's end.
@@ -95,7 +97,8 @@ impl TokenHandler {
         TokenHandler { port, waits, clients: Mutex::default(), term: Mutex::default() }
     }
 
-    fn answer(&self, from: &ConnectedClient, say: Say) -> Result<Term> {
+    fn answer(&self, from: &ConnectedClient, say: Say) -> Result<(Term, Vec<Reply>)> {
+        let mut told = Vec::new();
         match say {
             Say::Attach(client) => {
                 let way = Arc::new(RemoteClient::new(from.clone(), Arc::clone(&self.waits)));
@@ -105,11 +108,11 @@ impl TokenHandler {
                 *self.term.lock() = term;
             }
             Say::Message(term, message) => {
-                self.port.receive(self.client(from)?, term, message);
+                told = self.port.receive(self.client(from)?, term, message);
             }
             Say::Pulse => self.port.renew(self.client(from)?)?,
         }
-        Ok(*self.term.lock())
+        Ok((*self.term.lock(), told))
     }
 
     fn client(&self, from: &ConnectedClient) -> Result<ClientId> {
@@ -295,7 +298,7 @@ impl Shared {
         let connection =
             Connection::answering(&site.endpoint, introduction, service, LIMIT, handler)?;
         let sent = self.env.clock.monotonic();
-        let term = ask(&connection, &Say::Attach(self.client))?;
+        let (term, _) = ask(&connection, &Say::Attach(self.client))?;
         if let Some(known) = state.term.filter(|known| term < *known) {
             let detail = format!("{} leads no more: term {} has begun", site.endpoint, known.0);
             return Err(Error::new(ErrorKind::Unreachable, detail));
@@ -314,8 +317,12 @@ impl Shared {
         Ok(connection)
     }
 
-    fn say(self: &Arc<Shared>, say: &Say) -> Result<Term> {
-        ask(&*self.connection()?, say)
+    fn say(self: &Arc<Shared>, say: &Say) -> Result<()> {
+        let (term, told) = ask(&*self.connection()?, say)?;
+        if let Some(sink) = self.sink.get().and_then(Weak::upgrade) {
+            told.into_iter().for_each(|reply| sink.send(term, reply));
+        }
+        Ok(())
     }
 
     fn pulse(self: &Arc<Shared>) {
@@ -361,12 +368,12 @@ impl Shared {
     }
 }
 
-fn ask(connection: &Connection, say: &Say) -> Result<Term> {
+fn ask(connection: &Connection, say: &Say) -> Result<(Term, Vec<Reply>)> {
     let frame = connection.call(FrameKind::ControlRequest, &encode(say)?, &[], LIMIT)?;
     if frame.kind != FrameKind::ControlReply {
         return Err(Error::new(ErrorKind::Corrupt, "a reply of the wrong kind"));
     }
-    decode::<Result<Term>>(&frame.message)?
+    decode::<Result<(Term, Vec<Reply>)>>(&frame.message)?
 }
 
 #[cfg(test)]

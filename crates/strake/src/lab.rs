@@ -98,7 +98,8 @@ impl Lab {
         if self.nodes().any(|known| known == node) {
             return Ok(());
         }
-        let detail = format!("no node {node}: this lab has the nodes 1 to {}", self.file.all_nodes());
+        let detail =
+            format!("no node {node}: this lab has the nodes 1 to {}", self.file.all_nodes());
         Err(Error::new(ErrorKind::Invalid, detail))
     }
 }

@@ -6,8 +6,8 @@
 //! ([`crate::give_up`]). A lone mount has none: its metadata is a call away.
 //!
 //! **Changes of this client** are noted when they are answered. The answers of two changes of one
-//! name may arrive in another order than that in which they were made. So after changes of one name
-//! that overlap nothing is known of it. An answer to a question that was asked before a change was
+//! name may arrive in another order than that in which they were made. So after overlapping changes
+//! of one name nothing is known of it. An answer to a question that was asked before a change was
 //! noted is not learnt.
 //!
 //! **All names** of a directory are known from the moment at which this client makes it. So programs

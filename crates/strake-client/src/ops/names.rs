@@ -204,8 +204,7 @@ pub(crate) fn make(
         return Err(ErrorKind::NotPermitted.into());
     }
     let changing = Changing::begin(&dir, name);
-    let made =
-        mount.array.meta.apply_inode(MetaOp::Create { parent, name: name.to_vec(), new })?;
+    let made = mount.array.meta.apply_inode(MetaOp::Create { parent, name: name.to_vec(), new })?;
     changing.made(Some(made.attr.ino));
     let (inode, entry) = enter_new(mount, &made, open)?;
     Ok((inode, entry, made))

@@ -37,7 +37,7 @@ use strake_proto::{
     SlotIndex,
 };
 use strake_token::authority::Times;
-use strake_token::message::{Request, Term};
+use strake_token::message::{Reply, Request, Term};
 use strake_token::port::ToClient;
 use tracing::{info, warn};
 
@@ -152,8 +152,8 @@ impl TokenPort for Behind {
         self.1.renew(client)
     }
 
-    fn receive(&self, client: ClientId, term: Term, message: Request) {
-        self.0.receive(client, term, message);
+    fn receive(&self, client: ClientId, term: Term, message: Request) -> Vec<Reply> {
+        self.0.receive(client, term, message)
     }
 }
 

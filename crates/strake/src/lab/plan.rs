@@ -143,7 +143,8 @@ impl LabFile {
         let corrupt = |detail: String| Error::new(ErrorKind::Corrupt, detail);
         let file: LabFile =
             serde_json::from_str(text).map_err(|error| corrupt(error.to_string()))?;
-        let is_sound = (1..=NODES_MAX).contains(&file.nodes) && file.clients <= NODES_MAX - file.nodes;
+        let is_sound =
+            (1..=NODES_MAX).contains(&file.nodes) && file.clients <= NODES_MAX - file.nodes;
         if file.version != VERSION || !is_sound {
             return Err(corrupt(format!("a lab of version {}", file.version)));
         }
