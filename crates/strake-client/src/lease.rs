@@ -111,6 +111,12 @@ impl Lease {
         until == ALWAYS || self.now() < until
     }
 
+    /// How long this client may use what it holds, if the lease is not renewed.
+    pub(crate) fn left(&self) -> Duration {
+        let until = self.until.load(Ordering::Acquire);
+        Duration::from_nanos(until.saturating_sub(self.now()))
+    }
+
     /// Whether this client was declared dead.
     pub(crate) fn is_dead(&self) -> bool {
         self.until.load(Ordering::Acquire) == 0

@@ -53,6 +53,8 @@ pub const FILES_MAX: usize = 100_000;
 /// Operations of a client that was declared dead end within this time. Calls to NSDs and to the
 /// leader have shorter limits.
 const BURY_MAX: Duration = Duration::from_secs(600);
+/// Caches above keep attributes for no longer.
+const HOLD_MAX: Duration = Duration::from_secs(10);
 /// So many files are given up at once.
 const GIVING_THREADS: usize = 16;
 
@@ -472,6 +474,14 @@ impl Tokens {
     /// The token that this client holds of a file.
     pub(crate) fn held(&self, ino: Ino) -> Option<Mode> {
         self.state.lock().holder.in_use(ino).inode
+    }
+
+    /// How long caches above may keep what an operation that has just ended was told of a file.
+    /// They are told to drop it before its token is given up. Nobody can tell them while the
+    /// process is stopped, so they keep nothing for longer than the lease lasts.
+    pub(crate) fn hold_of(&self, ino: Ino) -> Duration {
+        let sees = [Some(Mode::Shared), Some(Mode::Exclusive)].contains(&self.held(ino));
+        if sees { self.lease.left().min(HOLD_MAX) } else { Duration::ZERO }
     }
 
     /// Whether this client may change a file now.

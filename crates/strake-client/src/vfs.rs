@@ -11,6 +11,7 @@ use crate::invalidate::Invalidate;
 use crate::mode::MountMode;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use strake_proto::meta::{Cookie, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, StatFs, Timestamp};
 pub use strake_token::Mode as LockMode;
@@ -167,6 +168,12 @@ pub trait Vfs: Send + Sync {
     /// nothing but what the `Vfs` can have dropped (`attach_adapter`).
     fn is_shared(&self) -> bool {
         false
+    }
+
+    /// How long an adapter's caches may keep attributes of an inode that were just answered. They
+    /// drop them earlier when they are told to. `None` if nobody else changes them.
+    fn attributes_hold(&self, _ino: Ino) -> Option<Duration> {
+        None
     }
 
     /// Says how the file system is mounted from now on.

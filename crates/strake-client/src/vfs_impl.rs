@@ -18,6 +18,7 @@ use crate::vfs::{
 };
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::time::Duration;
 use strake_array::meta_link::wrong_reply;
 use strake_observe::Trace;
 use strake_proto::limits::SYMLINK_BYTES_MAX;
@@ -164,6 +165,10 @@ impl Vfs for StrakeVfs {
 
     fn is_shared(&self) -> bool {
         self.mount.tokens.is_some()
+    }
+
+    fn attributes_hold(&self, ino: Ino) -> Option<Duration> {
+        self.mount.tokens.as_ref().map(|tokens| tokens.hold_of(ino))
     }
 
     fn set_mode(&self, mode: MountMode) {

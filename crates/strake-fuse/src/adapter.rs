@@ -5,7 +5,7 @@ use crate::abi::{self, InHeader, Opcode, fopen, open_flag, setattr_flag};
 use crate::locks;
 use crate::notify::Notifier;
 use crate::policy::{OpenModes, cache_time};
-use crate::reply;
+use crate::reply::{self, Valid};
 use crate::session::TRANSFER_BYTES_MAX;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -45,7 +45,7 @@ pub(crate) struct Adapter {
     /// The handles of files that are open the direct way. They are few beside the cached ones.
     direct: Mutex<HashMap<Handle, ()>>,
     notifier: Arc<Notifier>,
-    /// How long the kernel may cache names and attributes.
+    /// How long the kernel may cache names.
     valid: Duration,
 }
 
@@ -95,6 +95,17 @@ impl Adapter {
         Adapter { vfs, modes, direct: Mutex::default(), notifier, valid }
     }
 
+    /// How long the kernel may keep the attributes of an inode in an answer that is about to be
+    /// sent. If they are given up before it is there, the kernel is told so after it has asked, and
+    /// does not believe the answer.
+    fn valid_of(&self, ino: Ino) -> Duration {
+        self.vfs.attributes_hold(ino).unwrap_or(self.valid)
+    }
+
+    fn valid_entry(&self, ino: Ino) -> Valid {
+        Valid { name: self.valid, attributes: self.valid_of(ino) }
+    }
+
     /// Whether other mounts change the file system at the same time.
     pub(crate) fn is_shared(&self) -> bool {
         self.vfs.is_shared()
@@ -126,10 +137,10 @@ impl Adapter {
             Opcode::Interrupt => self.interrupt(&mut body),
             Opcode::GetLk | Opcode::SetLk if self.is_shared() => self.lock(opcode, ino, &mut body),
             Opcode::GetAttr => {
-                Ok(Answer::Bytes(reply::attr_reply(&self.vfs.getattr(ino)?, self.valid)))
+                Ok(Answer::Bytes(reply::attr_reply(&self.vfs.getattr(ino)?, self.valid_of(ino))))
             }
             Opcode::Statx => {
-                Ok(Answer::Bytes(reply::statx_reply(&self.vfs.getattr(ino)?, self.valid)))
+                Ok(Answer::Bytes(reply::statx_reply(&self.vfs.getattr(ino)?, self.valid_of(ino))))
             }
             Opcode::SetAttr => self.setattr(caller, ino, &mut body),
             Opcode::ReadLink => Ok(Answer::Bytes(self.vfs.readlink(ino)?)),
@@ -217,7 +228,9 @@ impl Adapter {
 
     fn lookup(&self, caller: &Caller, parent: Ino, body: &mut Body<'_>) -> Result<Answer> {
         match self.vfs.lookup(caller, parent, body.name()?) {
-            Ok(entry) => Ok(Answer::Bytes(reply::entry_reply(&entry, self.valid))),
+            Ok(entry) => {
+                Ok(Answer::Bytes(reply::entry_reply(&entry, self.valid_entry(entry.attr.ino))))
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Ok(Answer::Bytes(reply::negative_entry_reply(self.valid)))
             }
@@ -265,7 +278,7 @@ impl Adapter {
         };
         let handle = has(setattr_flag::FH).then_some(Handle(asked.fh));
         let attr = self.vfs.setattr(caller, ino, handle, &change)?;
-        Ok(Answer::Bytes(reply::attr_reply(&attr, self.valid)))
+        Ok(Answer::Bytes(reply::attr_reply(&attr, self.valid_of(ino))))
     }
 
     fn change_names(
@@ -299,7 +312,7 @@ impl Adapter {
             }
             _ => return self.remove_names(opcode, caller, parent, body),
         };
-        Ok(Answer::Bytes(reply::entry_reply(&entry, self.valid)))
+        Ok(Answer::Bytes(reply::entry_reply(&entry, self.valid_entry(entry.attr.ino))))
     }
 
     fn remove_names(
@@ -358,7 +371,7 @@ impl Adapter {
             let exclusive = asked.flags & open_flag::EXCL != 0;
             self.vfs.create(&caller, ino, body.name()?, permissions, flags, exclusive)?
         };
-        let mut out = reply::entry_reply(&entry, self.valid);
+        let mut out = reply::entry_reply(&entry, self.valid_entry(entry.attr.ino));
         out.extend_from_slice(&self.opened(entry.attr.ino, flags, opened));
         Ok(Answer::Bytes(out))
     }
@@ -445,7 +458,9 @@ impl Adapter {
             }
             if plus {
                 let counted = counted_attr(item);
-                reply::put_entry(&mut out, counted, self.valid);
+                // A mount beside others lists no attributes.
+                let valid = Valid { name: self.valid, attributes: self.valid };
+                reply::put_entry(&mut out, counted, valid);
                 if let Some(attr) = counted {
                     self.vfs.remember(attr.ino);
                 }

@@ -1,7 +1,9 @@
 //! Decides what the kernel may cache.
 //!
 //! **Names and attributes** may be cached for a day where nothing changes behind the kernel's back.
-//! Beside other mounts the kernel asks each time, and the `Vfs` answers from what it holds.
+//! Beside other mounts attributes are cached as long as the mount has a token of them and a lease.
+//! The kernel asks for names each time, and the `Vfs` answers from what it holds: the only order to
+//! drop names that waits for no request (`AllNames`) would detach what is mounted below.
 //!
 //! **Pages.** A file is open either the *cached way*, through the kernel's page cache, or the
 //! *direct way*, past it (`FOPEN_DIRECT_IO`). The direct way is several times as fast for streams,
@@ -28,7 +30,8 @@ use strake_client::vfs::OpenFlags;
 use strake_env::sync::Mutex;
 use strake_proto::Ino;
 
-/// How long the kernel may cache names and attributes. The names include those that do not exist.
+/// How long the kernel may cache names, also those that do not exist, and attributes, if the `Vfs`
+/// does not say otherwise.
 pub(crate) fn cache_time(is_shared: bool) -> Duration {
     if is_shared { Duration::ZERO } else { Duration::from_secs(86_400) }
 }

@@ -10,8 +10,8 @@
 //! of one name nothing is known of it. An answer to a question that was asked before a change was
 //! noted is not learnt.
 //!
-//! **All names** of a directory are known from the moment at which this client makes it. So programs
-//! that fill new directories ask for no name.
+//! **All names** of a directory are known from the moment at which this client makes it. So a
+//! program that fills new directories asks for no name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
