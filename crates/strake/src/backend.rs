@@ -7,10 +7,7 @@
 //! metadata lie inside the NSDs' containers, and a container can have only one owner.
 
 pub(crate) mod cluster;
-pub(crate) mod crew;
 pub(crate) mod member;
-pub(crate) mod metadata;
-pub(crate) mod ways;
 
 use crate::assemble;
 use crate::data_dir::{DataDir, NodeConfig};

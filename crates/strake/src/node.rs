@@ -29,11 +29,11 @@ mod serving;
 
 pub(crate) use dir::{NodeDir, NodeFile};
 pub(crate) use messages::{
-    FsWanted, Grant, LeaderRequest, MetadataState, MountAnswer, NodeRequest, NodeState, NsdPlace,
-    Place, ReplicaState, Request, StripsChecked,
+    FsWanted, Grant, LeaderRequest, MetadataState, MountAnswer, NodeRequest, NodeState,
+    ReplicaState, Request, StripsChecked,
 };
 pub(crate) use mount::disks_of_mount;
-pub(crate) use peer::{Peer, ask_own};
+pub(crate) use peer::{Peer, ask_own, introduce};
 pub(crate) use recover::Recovery;
 pub(crate) use server::serve;
 pub(crate) use serving::{Follower, Search};

@@ -15,7 +15,8 @@ use super::repository::{File, Repository};
 use super::rust::Rust;
 
 /// Crates whose files must not import each other in a circle.
-const WITHOUT_CIRCLES: &[&str] = &["strake-array", "strake-client", "strake-manager"];
+const WITHOUT_CIRCLES: &[&str] =
+    &["strake-array", "strake-client", "strake-crew", "strake-manager"];
 
 /// The files and folders of the client from the ground up. Each may use itself and those before it.
 const CLIENT_LAYERS: &[&str] = &[

@@ -3,7 +3,7 @@
 //! The node that serves the file system, its leader, says where they are, and notes that this node
 //! has the file system mounted. From then on the mount's process talks to the nodes itself, so its
 //! own node's server process may end and start again without it. What the mount may use beside
-//! others it learns from the leader ([`Tokens`]). Each connection to the leader begins with a
+//! others it learns from the leader ([`MountWays`]). Each connection to the leader begins with a
 //! search for the node that leads ([`Search`]).
 //!
 //! **A node that is gone.** The metadata is needed for everything, so calls wait until a node leads
@@ -11,28 +11,25 @@
 //! with it if its process was started anew. The NSDs of another node are given up after moments:
 //! other nodes hold the data too, and the array goes on without them until they return.
 
-use super::ways::NsdWays;
 use super::{RESTART_WAIT_MAX, call_limit};
 use crate::data_dir::{NodeConfig, NsdConfig};
 use crate::node::{
-    Follower, Grant, LeaderRequest, NodeDir, Place, Request, Search, StripsChecked, ask_own,
-    disks_of_mount,
+    Follower, Grant, LeaderRequest, NodeDir, Request, Search, StripsChecked, ask_own,
+    disks_of_mount, introduce,
 };
 use crate::scrub::{ScrubOrder, ScrubReport};
 use std::path::Path;
-use std::sync::{Arc, Weak};
-use strake_client::tokens::{FILES_MAX, Tokens};
+use std::sync::Arc;
+use strake_client::tokens::Tokens;
+use strake_crew::{MountWays, NsdWays, Place};
 use strake_env::RealClock;
-use strake_lease::Times;
 use strake_net::{
-    Introduction, MetaClientSession, Seek, ServerProcess, Service, SessionEnv, SessionLimits,
-    TokenSession, Whereabouts,
+    Introduction, Seek, ServerProcess, Service, SessionEnv, SessionLimits, Whereabouts,
 };
 use strake_observe::Observe;
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{ClientId, ErrorKind, NsdId, Result};
-use strake_token::port::{ToAuthority, ToClient};
 use tracing::warn;
 
 /// See the head of this file.
@@ -41,12 +38,10 @@ pub(crate) struct ClusterBackend {
     /// Finds the leader.
     search: Arc<Search>,
     grant: Grant,
-    meta: Arc<dyn MetaPort>,
     nsds: NsdWays,
     env: SessionEnv,
-    /// The way to the authority, and what this mount holds.
-    session: Arc<TokenSession>,
-    tokens: Arc<Tokens>,
+    /// Metadata and tokens.
+    ways: MountWays,
 }
 
 impl ClusterBackend {
@@ -73,27 +68,11 @@ impl ClusterBackend {
             waits: Arc::clone(observe) as _,
             process: None,
         };
-        // Before the metadata is asked for anything: from now on changes of the pool are told.
-        let client = grant.mount.client();
-        let session = TokenSession::open(follow(&search), fs, client, env.clone())?;
-        let session = Arc::new(session);
-        let way = Arc::clone(&session) as Arc<dyn ToAuthority>;
-        let (clock, observe) = (Arc::clone(&env.clock), Arc::clone(observe));
-        let tokens = Tokens::new(session.term(), way, clock, observe, FILES_MAX);
-        let sink: Weak<dyn ToClient> = Arc::downgrade(&(Arc::clone(&tokens) as Arc<dyn ToClient>));
-        session.deliver_to(sink);
-        tokens.need_lease(Times::CLUSTER.lease, session.attached());
-        let service = Service::MetaOf(fs);
-        let limits = SessionLimits {
-            absent: RESTART_WAIT_MAX,
-            broken: RESTART_WAIT_MAX,
-            ..SessionLimits::META
-        };
-        let meta = MetaClientSession::of(follow(&search), service, limits, env.clone());
+        let id = (fs, grant.mount.client());
+        let ways = MountWays::open(&follow(&search), id, RESTART_WAIT_MAX, &env, observe)?;
         let limits = SessionLimits { call: call_limit(config), ..SessionLimits::NSD };
-        let nsds = NsdWays::new(&own, grant.nsds.clone(), env.clone(), limits);
-        let meta = Arc::new(meta) as Arc<dyn MetaPort>;
-        Ok(ClusterBackend { dir, search, grant, meta, nsds, env, session, tokens })
+        let nsds = NsdWays::new(&introduce(&own), grant.nsds.clone(), env.clone(), limits);
+        Ok(ClusterBackend { dir, search, grant, nsds, env, ways })
     }
 
     /// The way to an NSD; `None` if the file system has no such NSD. The leader is asked for an NSD
@@ -124,12 +103,12 @@ impl ClusterBackend {
 
     /// The way to the metadata.
     pub(super) fn meta(&self) -> Arc<dyn MetaPort> {
-        Arc::clone(&self.meta)
+        Arc::clone(&self.ways.meta)
     }
 
     /// The name under which the file system knows this mount, and what the mount holds.
     pub(super) fn client(&self) -> (ClientId, Arc<Tokens>) {
-        (self.grant.mount.client(), Arc::clone(&self.tokens))
+        (self.grant.mount.client(), Arc::clone(&self.ways.tokens))
     }
 
     /// The NSDs that hold the metadata, as the leader says.
@@ -180,8 +159,9 @@ impl ClusterBackend {
     /// Tells the leader that this node does not have the file system mounted any more. Everything
     /// is durable, unless this mount was declared dead.
     pub(super) fn finish(&self) -> Result<()> {
-        self.session.stop();
-        let (fs, mount, flushed) = (self.grant.fs.id, self.grant.mount, !self.tokens.is_dead());
+        self.ways.stop();
+        let (fs, mount, flushed) =
+            (self.grant.fs.id, self.grant.mount, !self.ways.tokens.is_dead());
         let request = LeaderRequest::CloseMount { fs, mount, flushed };
         let told = self.search.peer().and_then(|leader| leader.ask_leader::<()>(&request));
         if let Err(error) = told {

@@ -1,19 +1,22 @@
 //! The disks that a node of a cluster serves behind its door: those of one file system, and this
 //! node's part of the metadata, if it has one.
 
-use super::crew::Crew;
-use super::metadata::{Metadata, MetadataParts};
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::disks::{DiskUser, Disks};
-use crate::node::ReplicaState;
+use crate::node::{ReplicaState, replicas};
 use std::fs::File;
 use std::sync::Arc;
+use strake_crew::metadata::ContainerOf;
+use strake_crew::{Crew, Metadata, MetadataParts};
 use strake_env::RealClock;
 use strake_net::{Door, Service};
 use strake_observe::Observe;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{NsdId, Result};
 use tracing::error;
+
+/// Gives what this node's part of the metadata is made of.
+pub(crate) type PartsFor = Box<dyn FnOnce(ContainerOf) -> MetadataParts>;
 
 /// See the head of this file.
 pub(crate) struct Member {
@@ -34,7 +37,7 @@ impl Member {
     pub(crate) fn open(
         dir: &DataDir,
         config: &NodeConfig,
-        metadata: Option<MetadataParts>,
+        metadata: Option<PartsFor>,
         door: &Arc<Door>,
         observe: &Arc<Observe>,
     ) -> Result<Member> {
@@ -45,7 +48,9 @@ impl Member {
             user.came(nsd, port);
         }
         disks.watch(None, user)?;
-        let start = |parts| Metadata::start(parts, door, &disks, observe);
+        let of_metadata = Arc::clone(&disks);
+        let container_of: ContainerOf = Box::new(move |nsd| of_metadata.container(nsd));
+        let start = |parts: PartsFor| Metadata::start(parts(container_of), door, observe);
         let metadata = metadata.map(start).transpose()?;
         Ok(Member { disks, config: config.clone(), metadata, _lock: lock })
     }
@@ -68,7 +73,7 @@ impl Member {
 
     /// How this node's replica of the metadata is, if it has one that runs.
     pub(crate) fn replica(&self) -> Option<ReplicaState> {
-        self.metadata.as_ref()?.replica()
+        self.metadata.as_ref()?.replica().map(|replica| replicas::state(&replica))
     }
 
     /// What is wrong with this node's part of the metadata.

@@ -5,13 +5,13 @@ use super::messages::{Described, FirstReplicas, FsWanted, NodeRequest};
 use super::replicas;
 use super::server::Node;
 use crate::assemble;
-use crate::backend::metadata;
 use crate::cluster::{Change, Cluster, FsRecord, NewNsd, NodeNumber, NsdRecord};
 use crate::create::{self, check_block_size};
 use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use strake_crew::metadata;
 use strake_env::{Clock, RealClock};
 use strake_proto::{ByteCount, Code, Error, ErrorKind, PoolMap, Result};
 use strake_replica::types::ReplicaId;
@@ -205,7 +205,7 @@ impl Node {
             if !places.contains(&(self.file.id, container.superblock().nsd)) {
                 return Ok(());
             }
-            let identity = metadata::identity(cluster.id, *fs, self.file.id);
+            let identity = metadata::identity(cluster.id, *fs, ReplicaId(self.file.id.0));
             metadata::format(container, identity, &voters)
         };
         let formatted =

@@ -8,12 +8,12 @@
 
 use super::messages::NodeRequest;
 use super::server::Node;
-use crate::backend::crew::Crew;
 use crate::backend::member::Member;
 use crate::cluster::{Change, Cluster, FsRecord, NsdRecord};
 use crate::data_dir::NodeConfig;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_crew::Crew;
 use strake_env::{Clock, RealClock};
 use strake_manager::{Manager, Replacement};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};

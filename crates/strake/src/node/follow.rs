@@ -13,6 +13,7 @@
 //! reaches a node which was away while all that it knew have gone.
 
 use super::messages::{NodeRequest, ReplicaState};
+use super::peer::introduce;
 use super::quorum::{self, Quorum, QuorumParts};
 use super::server::Node;
 use crate::cluster::machine::Entry;
@@ -53,7 +54,7 @@ impl Node {
         let (of_find, of_inbox) = (Arc::downgrade(self), Arc::downgrade(self));
         let quorum = Quorum::start(QuorumParts {
             own: self.file.id,
-            credentials: Arc::clone(&self.own),
+            introduce: introduce(&self.own),
             disk: quorum::open_journal(&self.dir, &first)?,
             find: Arc::new(move |id| of_find.upgrade()?.place(id)),
             publish: Box::new(move |cluster| {

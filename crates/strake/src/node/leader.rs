@@ -7,22 +7,21 @@
 //! that have changed meanwhile is refused.
 
 use super::messages::{
-    FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, NsdPlace, Place,
-    StripsChecked,
+    FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, StripsChecked,
 };
+use super::peer::introduce;
 use super::server::{Node, encode};
-use crate::backend::crew::{Crew, Lead};
 use crate::backend::member::Member;
-use crate::backend::ways::NsdWays;
 use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber};
 use crate::scrub;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_crew::{Crew, Lead, NsdPlace, NsdWays, Place};
 use strake_env::{Clock, RealClock, Stop};
 use strake_manager::Manager;
 use strake_net::{Introduction, SessionEnv, SessionLimits};
-use strake_proto::{Error, ErrorKind, FsId, NsdId, Result, Role, Roles};
+use strake_proto::{ByteCount, Error, ErrorKind, FsId, NsdId, Result, Role, Roles};
 use tracing::info;
 
 /// How long a join token is good for.
@@ -35,6 +34,9 @@ const LEASE_LIMITS: SessionLimits = SessionLimits {
     broken: Duration::ZERO,
     ..SessionLimits::NSD
 };
+
+/// The page pool of a crew.
+const PAGE_POOL: ByteCount = ByteCount(64 << 20);
 
 fn invalid<T>(message: String) -> Result<T> {
     Err(Error::new(ErrorKind::Invalid, message))
@@ -275,13 +277,15 @@ impl Node {
             waits: Arc::clone(&self.observe) as _,
             process: None,
         };
-        let ways = |limits| NsdWays::new(&self.own, self.places(cluster, fs), env.clone(), limits);
+        let introduce = introduce(&self.own);
+        let ways = |limits| NsdWays::new(&introduce, self.places(cluster, fs), env.clone(), limits);
         Ok(Lead {
             mounts: fs.mounts.iter().map(|mount| mount.client()).collect(),
             all: fs.nsds.clone(),
             nsds: ways(SessionLimits::NSD),
             leases: ways(LEASE_LIMITS),
             bell: Arc::clone(&self.ended),
+            page_pool: PAGE_POOL,
             since: RealClock.monotonic(),
             leads: Arc::new(|| true),
         })
@@ -317,21 +321,10 @@ impl Node {
         let Some(fs) = cluster.fs(fs) else { return };
         let begun = crew.and_then(|crew| {
             let of_fs = fs.mounts.iter().map(|mount| mount.client()).collect();
-            let mut dead = crew.dead(&of_fs);
-            loop {
+            crew.attend(&of_fs, &|dead| {
                 let is_dead = |mount: &&MountRecord| dead.contains(&mount.client());
-                let gone: Vec<MountRecord> = fs.mounts.iter().filter(is_dead).copied().collect();
-                if crew.is_at_work() && gone.is_empty() {
-                    return Ok(());
-                }
-                let buried = self.bury_mounts(fs, gone);
-                // The manager begins when all leases of before are over. Others have died until
-                // then, which it finds out only now.
-                let before = std::mem::replace(&mut dead, crew.dead(&of_fs));
-                if buried.is_ok() || dead == before {
-                    return buried;
-                }
-            }
+                self.bury_mounts(fs, fs.mounts.iter().filter(is_dead).copied().collect())
+            })
         });
         let fault = begun.err().map(|error| format!("{}: mounts wait: {error}", fs.name));
         self.set_fault(fs.id, fault);

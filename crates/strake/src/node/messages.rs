@@ -10,9 +10,10 @@ use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber, NsdReco
 use crate::scrub::ScrubOrder;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use strake_crew::{NsdPlace, Place};
 use strake_env::net::SocketAddr;
 use strake_manager::StripCheck;
-use strake_proto::{Code, FsId, NodeName, NsdId, Roles};
+use strake_proto::{Code, FsId, NsdId, Roles};
 
 /// A request to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -373,20 +374,6 @@ pub(crate) struct Grant {
     /// Where the metadata is.
     pub(crate) leader: Place,
     pub(crate) nsds: Vec<NsdPlace>,
-}
-
-/// Where an NSD is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct NsdPlace {
-    pub(crate) nsd: NsdId,
-    pub(crate) place: Place,
-}
-
-/// A node, and where it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
-    pub(crate) node: NodeName,
-    pub(crate) address: SocketAddr,
 }
 
 /// What a comparison of the metadata with the strips found; see `strake_manager::StripCheck`.

@@ -1,15 +1,24 @@
-//! What a node gives its parts of the metadata (`backend/metadata.rs`), and what it says of them.
+//! What a node gives its parts of the metadata (`strake-crew`), and what it says of them.
 
 use super::create;
 use super::messages::MetadataState;
+use super::peer::introduce;
+use super::replicas::{self, Find, NumberOf};
 use super::server::Node;
-use crate::backend::metadata::{self, MetadataParts};
+use crate::assemble::give_root_directory;
+use crate::backend::member::PartsFor;
 use crate::cluster::{Cluster, FsRecord};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+use strake_crew::metadata::{self, Peers, Ways};
+use strake_crew::{Introduce, Lead, MetadataParts};
 use strake_env::{Clock, RealClock};
+use strake_net::{ReplicaPort, WaitNames};
 use strake_proto::meta::Configuration;
 use strake_proto::{ErrorKind, FsId, Result};
+use strake_replica::Replica;
+use strake_replica::replica::Failure;
 use strake_replica::types::ReplicaId;
 
 impl Node {
@@ -18,30 +27,39 @@ impl Node {
         self: &Arc<Node>,
         cluster: &Cluster,
         fs: &FsRecord,
-    ) -> Option<MetadataParts> {
+    ) -> Option<PartsFor> {
         let places = cluster.metadata_places(&fs.nsds);
         let (_, nsd) = *places.iter().find(|(node, _)| *node == self.file.id)?;
         let weak = || Arc::downgrade(self);
-        let (of_find, of_name, of_wanted, of_begin) = (weak(), weak(), weak(), weak());
+        let (of_find, of_name, of_begin) = (weak(), weak(), weak());
         let id = fs.id;
-        Some(MetadataParts {
+        let peers = OtherNodes {
             fs: id,
-            nsd,
-            identity: metadata::identity(cluster.id, id, self.file.id),
+            node: weak(),
             find: Arc::new(move |node| of_find.upgrade()?.place(node)),
             number_of: Arc::new(move |name| {
                 Some(of_name.upgrade()?.cluster().node_named(name).ok()?.id)
             }),
-            credentials: Arc::clone(&self.own),
-            wanted: Box::new(move || wanted(&of_wanted, id)),
+            introduce: introduce(&self.own),
+            waits: Arc::clone(&self.observe) as _,
+        };
+        let identity = metadata::identity(cluster.id, id, ReplicaId(self.file.id.0));
+        let bell = Arc::clone(&self.ended);
+        Some(Box::new(move |container_of| MetadataParts {
+            fs: id,
+            nsd,
+            identity,
+            container_of,
+            peers: Box::new(peers),
+            furnish: give_root_directory,
             begin: Box::new(move || of_begin.upgrade().ok_or(ErrorKind::Unreachable)?.begin(id)),
-            bell: Arc::clone(&self.ended),
-        })
+            bell,
+        }))
     }
 
     /// What a crew of a file system begins with. The records are the newest ones: mounts that an
     /// earlier leader has granted are in them.
-    fn begin(self: &Arc<Node>, fs: FsId) -> Result<(Configuration, crate::backend::crew::Lead)> {
+    fn begin(self: &Arc<Node>, fs: FsId) -> Result<(Configuration, Lead)> {
         let cluster = self.newest_records()?;
         let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
         let nsds: Vec<_> =
@@ -87,9 +105,36 @@ impl Node {
     }
 }
 
+/// The other nodes, for one node's replica.
+struct OtherNodes {
+    fs: FsId,
+    node: Weak<Node>,
+    find: Find,
+    number_of: NumberOf,
+    introduce: Introduce,
+    waits: Arc<dyn WaitNames>,
+}
+
+impl Peers for OtherNodes {
+    fn ways(&self) -> Arc<dyn Ways> {
+        let (find, introduce) = (Arc::clone(&self.find), Arc::clone(&self.introduce));
+        replicas::Ways::new(Some(self.fs), find, introduce, Arc::clone(&self.waits))
+    }
+
+    fn inbox(&self, replica: &Arc<Replica>) -> Arc<dyn ReplicaPort> {
+        replicas::inbox(replica, Arc::clone(&self.number_of))
+    }
+
+    fn tend(&self, replica: &Replica, limit: Duration) -> std::result::Result<(), Box<Failure>> {
+        let Some(node) = self.node.upgrade() else { return Ok(()) };
+        let (own, wanted) = (ReplicaId(node.file.id.0), wanted(&node, self.fs));
+        let kept = format!("the metadata of file system {} is kept", self.fs);
+        replicas::tend(replica, own, &wanted, &kept, limit)
+    }
+}
+
 /// The nodes that are to have a replica of a file system's metadata.
-fn wanted(node: &Weak<Node>, fs: FsId) -> BTreeSet<ReplicaId> {
-    let Some(node) = node.upgrade() else { return BTreeSet::new() };
+fn wanted(node: &Node, fs: FsId) -> BTreeSet<ReplicaId> {
     let cluster = node.cluster();
     let nsds = cluster.fs(fs).map(|fs| fs.nsds.clone()).unwrap_or_default();
     let places = cluster.metadata_places(&nsds).into_iter();

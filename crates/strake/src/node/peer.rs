@@ -6,6 +6,7 @@ use crate::admin;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_crew::Introduce;
 use strake_env::net::SocketAddr;
 use strake_net::{Endpoint, Introduction, NodeCredentials, ask_node};
 use strake_proto::{Error, ErrorKind, NodeName, Result};
@@ -18,6 +19,12 @@ const ANSWER_MAX: Duration = Duration::from_secs(3600);
 const QUICK_ANSWER_MAX: Duration = Duration::from_secs(10);
 /// For a node that leads to answer what takes a majority. It gives up earlier itself.
 const MAJORITY_ANSWER_MAX: Duration = Duration::from_secs(20);
+
+/// Introductions of the node that proves itself as `own`.
+pub(crate) fn introduce(own: &Arc<NodeCredentials>) -> Introduce {
+    let own = Arc::clone(own);
+    Arc::new(move |node| Introduction::node(&own, node))
+}
 
 /// Another node.
 #[derive(Clone)]

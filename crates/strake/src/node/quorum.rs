@@ -22,9 +22,11 @@ use crate::cluster::{Cluster, NodeNumber};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_crew::Introduce;
+use strake_crew::metadata::Ways as _;
 use strake_env::disk::file::{Allocation, FileDisk};
 use strake_env::{Disk, RealClock};
-use strake_net::{NodeCredentials, ReplicaPort, WaitNames};
+use strake_net::{ReplicaPort, WaitNames};
 use strake_proto::{ClusterId, Error, ErrorKind, Result};
 use strake_replica::core::{Config, Refusal, RoleName};
 use strake_replica::entry::Payload;
@@ -49,7 +51,7 @@ pub(super) struct QuorumParts {
     /// The records as this node had them when it started.
     pub(super) first: Cluster,
     pub(super) own: NodeNumber,
-    pub(super) credentials: Arc<NodeCredentials>,
+    pub(super) introduce: Introduce,
     pub(super) disk: Arc<dyn Disk>,
     pub(super) find: Find,
     pub(super) publish: Publish,
@@ -174,8 +176,8 @@ impl Quorum {
     /// # Errors
     /// `Corrupt` if its journal is damaged; the host's.
     pub(super) fn start(parts: QuorumParts) -> Result<Quorum> {
-        let QuorumParts { first, own, credentials, disk, find, publish, waits, config } = parts;
-        let ways = Ways::new(None, find, credentials, Arc::clone(&waits));
+        let QuorumParts { first, own, introduce, disk, find, publish, waits, config } = parts;
+        let ways = Ways::new(None, find, introduce, Arc::clone(&waits));
         let applied = Applied::default();
         let machine = RecordsMachine { applied: Arc::clone(&applied), publish };
         let replica = Replica::start(Parts {

@@ -2,13 +2,16 @@
 
 use super::*;
 use crate::cluster::Change;
-use crate::node::Place;
+use crate::node::introduce;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use strake_crew::Place;
 use strake_env::net::SocketAddr;
 use strake_env::sync::Mutex;
 use strake_env::{Clock, SimDisk};
-use strake_net::{ClusterAuthority, Door, Endpoint, Listener, NodeServer, ServerOptions, Service};
+use strake_net::{
+    ClusterAuthority, Door, Endpoint, Listener, NodeCredentials, NodeServer, ServerOptions, Service,
+};
 use strake_proto::{NodeIdentity, Role, Roles};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -72,7 +75,7 @@ impl World {
         let quorum = Quorum::start(QuorumParts {
             first: self.first.clone(),
             own,
-            credentials: Arc::clone(&machine.credentials),
+            introduce: introduce(&machine.credentials),
             disk: machine.disk.clone(),
             find: Arc::new(move |id| places.lock().get(&id).cloned()),
             publish: Box::new(|_| ()),
@@ -258,7 +261,7 @@ impl Lonely {
         let quorum = Quorum::start(QuorumParts {
             first: first.clone(),
             own,
-            credentials: Arc::new(authority.issue(&identity).expect("issued")),
+            introduce: introduce(&Arc::new(authority.issue(&identity).expect("issued"))),
             disk: open_journal(dir, first).expect("is there"),
             find: Arc::new(|_| None),
             publish: Box::new(|_| ()),

@@ -1,22 +1,20 @@
 //! What the replicas of all logs have in common: that of the cluster's records (`quorum.rs`) and
-//! those of the file systems' metadata (`backend/metadata.rs`).
+//! those of the file systems' metadata (`strake-crew/src/metadata.rs`).
 //!
 //! **Members.** Voters are odd in number, since an even one more would only be one more that must
 //! not fail. So of two nodes one votes, and the other one receives the log (a *learner*); of four,
 //! three vote. The leader brings the members in line with what is wanted ([`tend`]). A node that
 //! joins is a learner until it has the log.
 
-use super::messages::{MemberState, Place, ReplicaState};
+use super::messages::{MemberState, ReplicaState};
 use crate::cluster::NodeNumber;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use strake_crew::{Introduce, Place, metadata};
 use strake_env::RealClock;
 use strake_env::sync::Mutex;
-use strake_net::{
-    Endpoint, Introduction, NodeCredentials, ProvenPeer, ReplicaPort, ReplicaWay, SessionEnv,
-    WaitNames,
-};
+use strake_net::{Endpoint, ProvenPeer, ReplicaPort, ReplicaWay, SessionEnv, WaitNames};
 use strake_proto::{Error, ErrorKind, FsId, Result};
 use strake_replica::core::{ChangeRefusal, RoleName};
 use strake_replica::membership::{MEMBERS_MAX, Membership};
@@ -167,34 +165,35 @@ pub(crate) struct Ways {
     /// The file system whose metadata it is; `None` for the records.
     of: Option<FsId>,
     find: Find,
-    credentials: Arc<NodeCredentials>,
+    introduce: Introduce,
     waits: Arc<dyn WaitNames>,
     open: Mutex<BTreeMap<ReplicaId, (Place, ReplicaWay)>>,
 }
 
 impl Ways {
-    /// Ways of the node that proves itself by `credentials`.
+    /// Ways to nodes to which `introduce` gives an introduction.
     pub(crate) fn new(
         of: Option<FsId>,
         find: Find,
-        credentials: Arc<NodeCredentials>,
+        introduce: Introduce,
         waits: Arc<dyn WaitNames>,
     ) -> Arc<Ways> {
-        Arc::new(Ways { of, find, credentials, waits, open: Mutex::default() })
+        Arc::new(Ways { of, find, introduce, waits, open: Mutex::default() })
     }
 
     fn way_to(&self, place: &Place) -> Result<ReplicaWay> {
         let env = SessionEnv {
-            introduction: Introduction::node(&self.credentials, &place.node),
+            introduction: (self.introduce)(&place.node),
             clock: RealClock::shared(),
             waits: Arc::clone(&self.waits),
             process: None,
         };
         ReplicaWay::open(Endpoint::Tcp(place.address), self.of, env)
     }
+}
 
-    /// Ends all of them.
-    pub(crate) fn stop(&self) {
+impl metadata::Ways for Ways {
+    fn stop(&self) {
         let open = std::mem::take(&mut *self.open.lock());
         open.into_values().for_each(|(_, way)| way.stop());
     }

@@ -13,9 +13,7 @@
 //! is held while another node is asked, and `served` while the records get a new file system.
 
 use super::dir::{NodeDir, NodeFile};
-use super::messages::{
-    Answerer, LeaderRequest, NodeRequest, NodeState, Place, ReplicaState, Request,
-};
+use super::messages::{Answerer, LeaderRequest, NodeRequest, NodeState, ReplicaState, Request};
 use super::peer::Peer;
 use super::quorum::{self, Quorum};
 use super::recover;
@@ -35,6 +33,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use strake_crew::Place;
 use strake_env::net::UnixStream;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock, Rng, Stops};

@@ -8,7 +8,7 @@
 //! **Silent nodes** hold up nobody for long. A search does not wait for a node that did not answer
 //! last time. At most one question to each node is under way.
 
-use super::messages::{LeaderRequest, NodeRequest, Place, Request};
+use super::messages::{LeaderRequest, NodeRequest, Request};
 use super::peer::Peer;
 use super::server::Node;
 use crate::cluster::{Cluster, NodeRecord};
@@ -17,6 +17,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_crew::Place;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock};
 use strake_net::{Endpoint, Introduction, NodeCredentials, Seek, Site, WaitNames};

@@ -1,18 +1,16 @@
 //! The ways to the NSDs of a cluster's file system: a session with the node of each.
 
-use crate::node::{NsdPlace, Place};
+use crate::{Introduce, NsdPlace, Place};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use strake_env::sync::Mutex;
-use strake_net::{
-    Endpoint, Introduction, NodeCredentials, NsdClientSession, SessionEnv, SessionLimits,
-};
+use strake_net::{Endpoint, NsdClientSession, SessionEnv, SessionLimits};
 use strake_proto::NsdId;
 use strake_proto::nsd::NsdPort;
 
 /// See the head of this file.
-pub(crate) struct NsdWays {
-    own: Arc<NodeCredentials>,
+pub struct NsdWays {
+    introduce: Introduce,
     places: Mutex<Vec<NsdPlace>>,
     /// What a session needs but the introduction.
     env: SessionEnv,
@@ -22,29 +20,29 @@ pub(crate) struct NsdWays {
 }
 
 impl NsdWays {
-    /// Ways to NSDs for the node that proves itself as `own`.
-    pub(crate) fn new(
-        own: &Arc<NodeCredentials>,
+    /// Ways to NSDs of nodes to which `introduce` gives an introduction.
+    pub fn new(
+        introduce: &Introduce,
         places: Vec<NsdPlace>,
         env: SessionEnv,
         limits: SessionLimits,
     ) -> NsdWays {
         let (places, sessions) = (Mutex::new(places), Mutex::default());
-        NsdWays { own: Arc::clone(own), places, env, limits, sessions }
+        NsdWays { introduce: Arc::clone(introduce), places, env, limits, sessions }
     }
 
     /// Whether the place of an NSD is known.
-    pub(crate) fn knows(&self, nsd: NsdId) -> bool {
+    pub fn knows(&self, nsd: NsdId) -> bool {
         self.places.lock().iter().any(|place| place.nsd == nsd)
     }
 
     /// The NSDs whose places are known.
-    pub(crate) fn known(&self) -> Vec<NsdId> {
+    pub fn known(&self) -> Vec<NsdId> {
         self.places.lock().iter().map(|place| place.nsd).collect()
     }
 
     /// From now on the NSDs are at these places. Ways to others end.
-    pub(crate) fn learn(&self, places: Vec<NsdPlace>) {
+    pub fn learn(&self, places: Vec<NsdPlace>) {
         let mut sessions = self.sessions.lock();
         let mut known = self.places.lock();
         let stays = |nsd: &NsdId| {
@@ -57,14 +55,14 @@ impl NsdWays {
 
     /// The way to an NSD; `None` if the file system has no such NSD. `with` changes what the
     /// session gets, by the place of the NSD.
-    pub(crate) fn port(
+    pub fn port(
         &self,
         nsd: NsdId,
         with: impl FnOnce(&Place, SessionEnv) -> SessionEnv,
     ) -> Option<Arc<dyn NsdPort>> {
         let place = self.places.lock().iter().find(|place| place.nsd == nsd)?.place.clone();
         let connect = || {
-            let introduction = Introduction::node(&self.own, &place.node);
+            let introduction = (self.introduce)(&place.node);
             let env = with(&place, SessionEnv { introduction, ..self.env.clone() });
             let endpoint = Endpoint::Tcp(place.address);
             let session = NsdClientSession::new(endpoint, nsd, self.limits, env);

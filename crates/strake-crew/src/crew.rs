@@ -15,8 +15,8 @@
 //! any more, it is noted here, and the node's tender is woken, which has it buried
 //! ([`Crew::dead`], [`Crew::work`]).
 
-use super::ways::NsdWays;
-use crate::node::NsdPlace;
+use crate::NsdPlace;
+use crate::ways::NsdWays;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,15 +43,13 @@ use tracing::{info, warn};
 
 /// The manager's own client.
 const CREW: ClientId = ClientId(1);
-/// Its page pool. It reads and writes only what repair needs.
-const PAGE_POOL: ByteCount = ByteCount(64 << 20);
 /// A client keeps what it was granted at least that long, so that it gets some work done.
 const HOLD_MIN: Duration = Duration::from_millis(1);
 /// A revoke that is not answered is sent again after that long.
 const REPEAT: Duration = Duration::from_millis(500);
 
 /// See the head of this file.
-pub(crate) struct Crew {
+pub struct Crew {
     service: Arc<TokenService>,
     leases: Arc<LeaseService>,
     undertaker: Arc<Undertaker>,
@@ -60,6 +58,7 @@ pub(crate) struct Crew {
     lease_ways: NsdWays,
     observe: Arc<Observe>,
     clock: Arc<dyn Clock>,
+    page_pool: ByteCount,
     /// Held while mounts are buried.
     working: Mutex<Option<Arc<Working>>>,
 }
@@ -72,20 +71,22 @@ struct Working {
 }
 
 /// What a crew is started with.
-pub(crate) struct Lead {
+pub struct Lead {
     /// The clients of before, which may live.
-    pub(crate) mounts: Vec<ClientId>,
+    pub mounts: Vec<ClientId>,
     /// The NSDs of the file system.
-    pub(crate) all: Vec<NsdId>,
+    pub all: Vec<NsdId>,
     /// Ways to them for the manager's client, and for leases.
-    pub(crate) nsds: NsdWays,
-    pub(crate) leases: NsdWays,
+    pub nsds: NsdWays,
+    pub leases: NsdWays,
     /// Signalled when a client is dead: [`Crew::dead`].
-    pub(crate) bell: Arc<Condvar>,
+    pub bell: Arc<Condvar>,
+    /// The page pool of the manager's client. It reads and writes only what repair needs.
+    pub page_pool: ByteCount,
     /// When this node was chosen, by the real clock.
-    pub(crate) since: Duration,
+    pub since: Duration,
     /// Whether this node still leads for certain.
-    pub(crate) leads: Arc<dyn Fn() -> bool + Send + Sync>,
+    pub leads: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// Collects the dead until they are buried.
@@ -162,7 +163,7 @@ impl Crew {
     ///
     /// # Errors
     /// The metadata's; when there are no more threads.
-    pub(crate) fn start(
+    pub fn start(
         fs: FsId,
         meta: Arc<dyn MetaPort>,
         lead: Lead,
@@ -170,7 +171,7 @@ impl Crew {
         observe: &Arc<Observe>,
     ) -> Result<Crew> {
         let clock = RealClock::shared();
-        let Lead { mounts, all, nsds, leases: ways, bell, since, leads } = lead;
+        let Lead { mounts, all, nsds, leases: ways, bell, page_pool, since, leads } = lead;
         let before: Vec<ClientId> = mounts.iter().copied().chain([CREW]).collect();
         let times = Times { hold_min: HOLD_MIN, repeat: REPEAT };
         let service = TokenService::start(
@@ -202,12 +203,22 @@ impl Crew {
         door.serve_meta(fs, leases.metadata(service.metadata()))?;
         let (observe, working) = (Arc::clone(observe), Mutex::new(None));
         let (nsds, lease_ways) = (Arc::new(nsds), ways);
-        Ok(Crew { service, leases, undertaker, nsds, lease_ways, observe, clock, working })
+        Ok(Crew {
+            service,
+            leases,
+            undertaker,
+            nsds,
+            lease_ways,
+            observe,
+            clock,
+            page_pool,
+            working,
+        })
     }
 
     /// The file system's NSDs are at these places from now on. One that is new gets a lease, and
     /// one that is not among them gets none any more.
-    pub(crate) fn learn_places(&self, places: Vec<NsdPlace>) {
+    pub fn learn_places(&self, places: Vec<NsdPlace>) {
         let before = self.nsds.known();
         let now: Vec<NsdId> = places.iter().map(|place| place.nsd).collect();
         self.nsds.learn(places.clone());
@@ -222,29 +233,54 @@ impl Crew {
     }
 
     /// The manager's own client.
-    pub(crate) fn client(&self) -> ClientId {
+    pub fn client(&self) -> ClientId {
         CREW
     }
 
     /// The way to an NSD for the manager's client.
-    pub(crate) fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
+    pub fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
         way_of_crew(&self.nsds, &self.leases, nsd)
     }
 
     /// True once the manager has begun.
-    pub(crate) fn is_at_work(&self) -> bool {
+    pub fn is_at_work(&self) -> bool {
         self.working.lock().is_some()
     }
 
     /// Those of the clients that are dead and not buried. Others that died left nothing.
-    pub(crate) fn dead(&self, clients: &BTreeSet<ClientId>) -> BTreeSet<ClientId> {
+    pub fn dead(&self, clients: &BTreeSet<ClientId>) -> BTreeSet<ClientId> {
         let mut dead = self.undertaker.dead.lock();
         dead.retain(|client| clients.contains(client));
         dead.clone()
     }
 
+    /// Has the manager at work, and those of `mounts` buried that are dead. `bury` does both for
+    /// the mounts that it is given, as [`Crew::work`] does, and notes that they are gone.
+    ///
+    /// # Errors
+    /// Those of `bury`.
+    pub fn attend(
+        &self,
+        mounts: &BTreeSet<ClientId>,
+        bury: &dyn Fn(&BTreeSet<ClientId>) -> Result<()>,
+    ) -> Result<()> {
+        let mut dead = self.dead(mounts);
+        loop {
+            if self.is_at_work() && dead.is_empty() {
+                return Ok(());
+            }
+            let buried = bury(&dead);
+            // The manager begins when all leases of before are over. Others have died until then,
+            // which it finds out only now.
+            let before = std::mem::replace(&mut dead, self.dead(mounts));
+            if buried.is_ok() || dead == before {
+                return buried;
+            }
+        }
+    }
+
     /// Takes NSDs out of use whose servers have no lease, so that nobody waits for their answers.
-    pub(crate) fn leave_out_lapsed(&self) {
+    pub fn leave_out_lapsed(&self) {
         let Some(working) = self.working.lock().clone() else { return };
         let nsds = working.vfs.array().io.nsds();
         for slot in self.leases.lapsed().into_iter().filter_map(|nsd| nsds.slot_of(nsd)) {
@@ -264,7 +300,7 @@ impl Crew {
     /// # Errors
     /// `Io` or `Unreachable` if too many NSDs are away; `TimedOut` if a mount of before does not
     /// say what it holds. The caller tries again.
-    pub(crate) fn work(&self, gone: &BTreeSet<ClientId>) -> Result<()> {
+    pub fn work(&self, gone: &BTreeSet<ClientId>) -> Result<()> {
         let mut working = self.working.lock();
         gone.iter().try_for_each(|client| self.leases.expel(*client))?;
         if working.is_none() {
@@ -300,7 +336,7 @@ impl Crew {
         let way = self.service.way_of(CREW);
         let tokens = Tokens::new(self.service.term(), way, clock, observe, FILES_MAX);
         let settings = strake_client::Settings {
-            page_pool: PAGE_POOL,
+            page_pool: self.page_pool,
             flushers: 2,
             own_process: false,
             ..strake_client::Settings::default()
@@ -349,7 +385,7 @@ impl Crew {
     ///
     /// # Errors
     /// `TimedOut` if an NSD server neither answers nor loses its lease.
-    pub(crate) fn admit(&self, client: ClientId) -> Result<()> {
+    pub fn admit(&self, client: ClientId) -> Result<()> {
         self.service.admit(client);
         self.leases.join(client)
     }
@@ -359,7 +395,7 @@ impl Crew {
     ///
     /// # Errors
     /// The metadata's.
-    pub(crate) fn closed(&self, client: ClientId) -> Result<bool> {
+    pub fn closed(&self, client: ClientId) -> Result<bool> {
         if !self.leases.is_living(client) {
             return Ok(false);
         }
@@ -373,7 +409,7 @@ impl Crew {
     ///
     /// # Errors
     /// `Unreachable` before it has begun; those of the work.
-    pub(crate) fn manage<T>(&self, work: impl FnOnce(&Manager) -> Result<T>) -> Result<T> {
+    pub fn manage<T>(&self, work: impl FnOnce(&Manager) -> Result<T>) -> Result<T> {
         let working = self.working.lock().clone();
         match working {
             Some(working) => work(&working.manager),
@@ -386,7 +422,7 @@ impl Crew {
     ///
     /// # Errors
     /// If something could not be made durable.
-    pub(crate) fn finish(&self, is_deposed: bool) -> Result<()> {
+    pub fn finish(&self, is_deposed: bool) -> Result<()> {
         let stop_services = || {
             self.leases.stop();
             self.service.stop();

@@ -6,16 +6,13 @@
 //!
 //! **Who serves.** A thread looks whether the replica leads. When it does, the node gets a *crew*
 //! for that term ([`Crew`]), which serves the metadata and the tokens. When the term is over, the
-//! crew ends. Mounts find the node that serves by themselves (`node/serving.rs`).
+//! crew ends. Mounts find the node that serves by
+//! themselves ([`strake_net::Seek`]).
 //!
 //! **Failures.** A replica that has ended, because its disk has failed or the disk was away, is
 //! started again from what its disk has. What it lacks comes from the others.
 
-use super::crew::{Crew, Lead};
-use crate::cluster::NodeNumber;
-use crate::disks::Disks;
-use crate::node::ReplicaState;
-use crate::node::replicas::{self, Find, NumberOf, Ways};
+use crate::crew::{Crew, Lead};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,16 +20,16 @@ use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::{Builder, JoinHandle};
 use strake_env::{Clock, Disk, RealClock, WaitNames};
 use strake_meta::replicated::{ReplicatedMeta, ReplicatedOptions, Rules, TermPort, open_store};
-use strake_net::{Door, NodeCredentials, Service};
+use strake_net::{Door, ReplicaPort, Service};
 use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery};
 use strake_proto::{ClientId, ClusterId, Error, ErrorKind, FsId, NsdId, Result, Term};
-use strake_replica::Replica;
 use strake_replica::core::Config;
 use strake_replica::journal::{Identity, Journal, JournalError};
 use strake_replica::membership::Membership;
-use strake_replica::replica::Parts;
+use strake_replica::replica::{Failure, Parts};
 use strake_replica::types::ReplicaId;
+use strake_replica::{Replica, Transport};
 use strake_store::{Container, Kv, KvRole};
 use tracing::{error, info, warn};
 
@@ -51,32 +48,54 @@ const LOG_PARTS: u64 = 8;
 const ENTRY_BYTES_MAX: usize = 1 << 20;
 
 /// What a crew begins with: the file system as it was made, and what the crew needs.
-pub(crate) type Begin = Box<dyn Fn() -> Result<(Configuration, Lead)> + Send + Sync>;
-/// The nodes that are to have a replica.
-pub(crate) type Wanted = Box<dyn Fn() -> BTreeSet<ReplicaId> + Send + Sync>;
+pub type Begin = Box<dyn Fn() -> Result<(Configuration, Lead)> + Send + Sync>;
+/// Gives the container of an NSD, if the NSD is there.
+pub type ContainerOf = Box<dyn Fn(NsdId) -> Option<Container> + Send + Sync>;
+
+/// The other replicas, for one of them.
+pub trait Peers: Send + Sync {
+    /// Ways to them.
+    fn ways(&self) -> Arc<dyn Ways>;
+
+    /// Takes their messages for `replica`.
+    fn inbox(&self, replica: &Arc<Replica>) -> Arc<dyn ReplicaPort>;
+
+    /// If `replica` leads: brings the members in line with those that there should be. A majority
+    /// has so long for that.
+    ///
+    /// # Errors
+    /// If that does not go now. It is tried again.
+    fn tend(&self, replica: &Replica, limit: Duration) -> std::result::Result<(), Box<Failure>>;
+}
+
+/// The ways to other replicas.
+pub trait Ways: Transport {
+    /// Ends all of them.
+    fn stop(&self);
+}
 
 /// What a node's part is made of.
-pub(crate) struct MetadataParts {
+pub struct MetadataParts {
     /// The file system.
-    pub(crate) fs: FsId,
+    pub fs: FsId,
     /// The NSD with the journal and the store.
-    pub(crate) nsd: NsdId,
+    pub nsd: NsdId,
     /// Whose the journal is.
-    pub(crate) identity: Identity,
-    /// Where other nodes are.
-    pub(crate) find: Find,
-    pub(crate) number_of: NumberOf,
-    pub(crate) credentials: Arc<NodeCredentials>,
-    /// The nodes that are to have a replica.
-    pub(crate) wanted: Wanted,
+    pub identity: Identity,
+    /// Gives the NSD's container.
+    pub container_of: ContainerOf,
+    /// The other replicas.
+    pub peers: Box<dyn Peers>,
+    /// Makes what else a new file system has, after its first entry.
+    pub furnish: fn(&dyn MetaPort) -> Result<()>,
     /// What a crew begins with. It may ask other nodes.
-    pub(crate) begin: Begin,
+    pub begin: Begin,
     /// Signalled when this node has begun to serve.
-    pub(crate) bell: Arc<Condvar>,
+    pub bell: Arc<Condvar>,
 }
 
 /// See the head of this file.
-pub(crate) struct Metadata {
+pub struct Metadata {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -84,7 +103,6 @@ pub(crate) struct Metadata {
 struct Shared {
     parts: MetadataParts,
     door: Arc<Door>,
-    disks: Arc<Disks>,
     observe: Arc<Observe>,
     state: Mutex<State>,
     changed: Condvar,
@@ -102,7 +120,7 @@ struct State {
 /// A replica that runs.
 struct Seat {
     meta: Arc<ReplicatedMeta>,
-    ways: Arc<Ways>,
+    ways: Arc<dyn Ways>,
 }
 
 /// A crew, and the term that it works in.
@@ -110,12 +128,12 @@ type Leading = (Term, Arc<Crew>);
 
 /// Whose the journal of a node's replica is. Replicas of different file systems do not hear each
 /// other.
-pub(crate) fn identity(cluster: ClusterId, fs: FsId, node: NodeNumber) -> Identity {
+pub fn identity(cluster: ClusterId, fs: FsId, replica: ReplicaId) -> Identity {
     let mut group = cluster;
     for (byte, of_fs) in group.0.iter_mut().rev().zip(fs.0.to_le_bytes()) {
         *byte ^= of_fs;
     }
-    Identity { cluster: group, replica: ReplicaId(node.0) }
+    Identity { cluster: group, replica }
 }
 
 /// Limits of a replica whose journal has so many bytes.
@@ -144,7 +162,7 @@ fn journal_fault(error: JournalError) -> Error {
 ///
 /// # Errors
 /// The disk's.
-pub(crate) fn format(
+pub fn format(
     container: &Container,
     identity: Identity,
     voters: &BTreeSet<ReplicaId>,
@@ -163,15 +181,14 @@ impl Metadata {
     ///
     /// # Errors
     /// When there are no more threads.
-    pub(crate) fn start(
+    pub fn start(
         parts: MetadataParts,
         door: &Arc<Door>,
-        disks: &Arc<Disks>,
         observe: &Arc<Observe>,
     ) -> Result<Metadata> {
-        let (door, disks, observe) = (Arc::clone(door), Arc::clone(disks), Arc::clone(observe));
+        let (door, observe) = (Arc::clone(door), Arc::clone(observe));
         let (state, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { parts, door, disks, observe, state, changed });
+        let shared = Arc::new(Shared { parts, door, observe, state, changed });
         let of_thread = Arc::clone(&shared);
         let name = format!("metadata {}", shared.parts.fs);
         let thread = Builder::new().name(name).spawn(move || of_thread.run())?;
@@ -179,23 +196,23 @@ impl Metadata {
     }
 
     /// What the mounts share, if this node serves them.
-    pub(crate) fn crew(&self) -> Option<Arc<Crew>> {
+    pub fn crew(&self) -> Option<Arc<Crew>> {
         self.shared.state.lock().crew.clone()
     }
 
     /// What is wrong, if anything is.
-    pub(crate) fn fault(&self) -> Option<String> {
+    pub fn fault(&self) -> Option<String> {
         self.shared.state.lock().fault.clone()
     }
 
-    /// How the replica is, if it runs.
-    pub(crate) fn replica(&self) -> Option<ReplicaState> {
+    /// The replica, if it runs.
+    pub fn replica(&self) -> Option<Arc<Replica>> {
         let seat = self.shared.state.lock().seat.clone();
-        seat.map(|seat| replicas::state(seat.meta.replica()))
+        seat.map(|seat| Arc::clone(seat.meta.replica()))
     }
 
     /// Ends the crew, the replica and the thread. What was answered is durable with a majority.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.shared.state.lock().is_stopping = true;
         self.shared.changed.notify_all();
         // A panic ends the process, and was printed.
@@ -282,14 +299,14 @@ impl Shared {
     }
 
     fn try_take_seat(&self) -> Result<Seat> {
-        let MetadataParts { fs, nsd, identity, find, number_of, credentials, .. } = &self.parts;
-        let container = self.disks.container(*nsd).ok_or_else(|| {
+        let MetadataParts { fs, nsd, identity, peers, .. } = &self.parts;
+        let container = (self.parts.container_of)(*nsd).ok_or_else(|| {
             Error::new(ErrorKind::Unreachable, format!("NSD {nsd} cannot be used"))
         })?;
         let waits = Arc::clone(&self.observe) as Arc<dyn WaitNames>;
         let disk: Arc<dyn Disk> = container.metadata_log().into_disk();
         let config = config(identity.replica, disk.len());
-        let ways = Ways::new(Some(*fs), Arc::clone(find), Arc::clone(credentials), waits.clone());
+        let ways = peers.ways();
         let kv = Arc::new(open_store(&container, &disk, *identity, CACHE_BYTES)?);
         let options = ReplicatedOptions {
             nsd: *nsd,
@@ -305,8 +322,7 @@ impl Shared {
                 .map_err(journal_fault)
         };
         let meta = Arc::new(ReplicatedMeta::start(kv, options, start)?);
-        let inbox = replicas::inbox(meta.replica(), Arc::clone(number_of));
-        self.door.serve_replica(Some(*fs), inbox)?;
+        self.door.serve_replica(Some(*fs), peers.inbox(meta.replica()))?;
         Ok(Seat { meta, ways })
     }
 
@@ -324,9 +340,7 @@ impl Shared {
 
     /// Brings the members in line with the records, if this replica leads.
     fn tend(&self, seat: &Seat) {
-        let (own, wanted) = (self.parts.identity.replica, (self.parts.wanted)());
-        let kept = format!("the metadata of file system {} is kept", self.parts.fs);
-        let tended = replicas::tend(seat.meta.replica(), own, &wanted, &kept, MAJORITY_WAIT_MAX);
+        let tended = self.parts.peers.tend(seat.meta.replica(), MAJORITY_WAIT_MAX);
         if let Err(failure) = tended {
             warn!(target: "metadata", "the members are not changed yet: {failure}");
         }
@@ -363,7 +377,7 @@ impl Shared {
         since: Duration,
     ) -> Result<Arc<Crew>> {
         let (configuration, lead) = (self.parts.begin)()?;
-        format_if_new(&*port, configuration)?;
+        format_if_new(&*port, configuration, self.parts.furnish)?;
         let replica = Arc::downgrade(seat.meta.replica());
         let leads = move || replica.upgrade().is_some_and(|replica| replica.lease());
         let lead = Lead { since, leads: Arc::new(leads), ..lead };
@@ -386,7 +400,11 @@ impl Shared {
 }
 
 /// Makes the first entry of the metadata, if there is none.
-fn format_if_new(port: &dyn MetaPort, configuration: Configuration) -> Result<()> {
+fn format_if_new(
+    port: &dyn MetaPort,
+    configuration: Configuration,
+    furnish: fn(&dyn MetaPort) -> Result<()>,
+) -> Result<()> {
     match port.query(&MetaQuery::Configuration) {
         // Nothing else makes this question an invalid one.
         Err(error) if error.kind() == ErrorKind::Invalid => {}
@@ -395,7 +413,7 @@ fn format_if_new(port: &dyn MetaPort, configuration: Configuration) -> Result<()
     let time = configuration.created;
     let op = MetaOp::Format(Box::new(configuration));
     port.apply(&MetaEntry { client: ClientId(0), sequence: 0, time, op })?;
-    crate::assemble::give_root_directory(port)?;
+    furnish(port)?;
     port.sync()
 }
 
@@ -421,7 +439,7 @@ mod tests {
 
     #[test]
     fn replicas_of_two_file_systems_do_not_hear_each_other() {
-        let of = |fs, node| identity(ClusterId([1; 16]), FsId(fs), NodeNumber(node));
+        let of = |fs, node| identity(ClusterId([1; 16]), FsId(fs), ReplicaId(node));
         assert_ne!(of(1, 1).cluster, of(2, 1).cluster);
         assert_ne!(of(1, 1).cluster, ClusterId([1; 16]), "nor those of the records");
         assert_eq!(of(1, 1).cluster, of(1, 2).cluster);
@@ -438,7 +456,7 @@ mod tests {
                 container.set_chunk_source(&source);
                 (container, source)
             };
-            let own = identity(ClusterId([1; 16]), FsId(1), NodeNumber(1));
+            let own = identity(ClusterId([1; 16]), FsId(1), ReplicaId(1));
             format(&container, own, &BTreeSet::from([own.replica])).expect("formats");
             let disk = container.metadata_log().into_disk();
             let config = config(own.replica, disk.len());
