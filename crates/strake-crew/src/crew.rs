@@ -28,7 +28,7 @@ use strake_env::{Clock, RealClock};
 use strake_lease::membership::Reason;
 use strake_manager::leases::{Deaths, LeaseOptions, LeaseService};
 use strake_manager::{Manager, TokenService, after_crash};
-use strake_net::{Door, TokenPort};
+use strake_net::{Door, SessionLimits, TokenPort};
 use strake_observe::Observe;
 use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
@@ -43,6 +43,14 @@ use tracing::{info, warn};
 
 /// The manager's own client.
 const CREW: ClientId = ClientId(1);
+/// The limits of the ways for leases. A lease that is under way for longer is sent again.
+pub const LEASE_LIMITS: SessionLimits = SessionLimits {
+    connect: Duration::from_secs(2),
+    call: Duration::from_secs(3),
+    absent: Duration::ZERO,
+    broken: Duration::ZERO,
+    ..SessionLimits::NSD
+};
 /// A client keeps what it was granted at least that long, so that it gets some work done.
 const HOLD_MIN: Duration = Duration::from_millis(1);
 /// A revoke that is not answered is sent again after that long.

@@ -5,7 +5,8 @@
 //! metadata   a node's replica of the metadata; begins and ends the crew as the node leads or not
 //! crew       what all mounts share, on the node that leads: leases, tokens, metadata, repair
 //! ways       sessions with the NSDs of all nodes
-//! mount      what a mount has of the node that leads: metadata and tokens
+//! search     finds the node that leads
+//! mount      what a mount has of the nodes: metadata, tokens, NSDs
 //! ```
 //!
 //! The program gives what is behind this: nodes, their records, their certificates and disks. A
@@ -16,11 +17,13 @@
 pub mod crew;
 pub mod metadata;
 pub mod mount;
+pub mod search;
 pub mod ways;
 
 pub use crew::{Crew, Lead};
 pub use metadata::{Metadata, MetadataParts};
-pub use mount::MountWays;
+pub use mount::{MountLimits, MountWays};
+pub use search::{Follower, Search};
 pub use ways::NsdWays;
 
 use serde::{Deserialize, Serialize};

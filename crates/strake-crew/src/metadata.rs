@@ -205,6 +205,11 @@ impl Metadata {
         self.shared.state.lock().fault.clone()
     }
 
+    /// The metadata on this node, if the replica runs.
+    pub fn replicated(&self) -> Option<Arc<ReplicatedMeta>> {
+        self.shared.state.lock().seat.as_ref().map(|seat| Arc::clone(&seat.meta))
+    }
+
     /// The replica, if it runs.
     pub fn replica(&self) -> Option<Arc<Replica>> {
         let seat = self.shared.state.lock().seat.clone();

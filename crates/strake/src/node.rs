@@ -33,10 +33,10 @@ pub(crate) use messages::{
     ReplicaState, Request, StripsChecked,
 };
 pub(crate) use mount::disks_of_mount;
-pub(crate) use peer::{Peer, ask_own, introduce};
+pub(crate) use peer::{Peer, ask_own};
 pub(crate) use recover::Recovery;
 pub(crate) use server::serve;
-pub(crate) use serving::{Follower, Search};
+pub(crate) use serving::{search, serving_peer};
 
 /// The port of a node's server process if `--address` names none.
 pub(crate) const PORT_DEFAULT: u16 = 7790;

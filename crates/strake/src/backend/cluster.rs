@@ -14,18 +14,16 @@
 use super::{RESTART_WAIT_MAX, call_limit};
 use crate::data_dir::{NodeConfig, NsdConfig};
 use crate::node::{
-    Follower, Grant, LeaderRequest, NodeDir, Request, Search, StripsChecked, ask_own,
-    disks_of_mount, introduce,
+    Grant, LeaderRequest, NodeDir, Peer, Request, StripsChecked, ask_own, disks_of_mount, search,
+    serving_peer,
 };
 use crate::scrub::{ScrubOrder, ScrubReport};
 use std::path::Path;
 use std::sync::Arc;
 use strake_client::tokens::Tokens;
-use strake_crew::{MountWays, NsdWays, Place};
+use strake_crew::{MountLimits, MountWays, Search};
 use strake_env::RealClock;
-use strake_net::{
-    Introduction, Seek, ServerProcess, Service, SessionEnv, SessionLimits, Whereabouts,
-};
+use strake_net::{Introduction, NodeCredentials, SessionEnv, SessionLimits};
 use strake_observe::Observe;
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
@@ -38,9 +36,9 @@ pub(crate) struct ClusterBackend {
     /// Finds the leader.
     search: Arc<Search>,
     grant: Grant,
-    nsds: NsdWays,
-    env: SessionEnv,
-    /// Metadata and tokens.
+    /// What this node proves itself by.
+    own: Arc<NodeCredentials>,
+    /// Metadata, tokens and NSDs.
     ways: MountWays,
 }
 
@@ -60,7 +58,7 @@ impl ClusterBackend {
         let grant: Grant = ask_own(&dir, &Request::Leader(request))?;
         let (own, fs) = (dir.credentials()?, grant.fs.id);
         let of_search = dir.clone();
-        let search = Search::new(&own, fs, move || of_search.records(), Arc::clone(observe) as _);
+        let search = search(&own, fs, move || of_search.records(), Arc::clone(observe) as _);
         let env = SessionEnv {
             // Each session gets that of its node.
             introduction: Introduction::node(&own, &grant.leader.node),
@@ -68,37 +66,32 @@ impl ClusterBackend {
             waits: Arc::clone(observe) as _,
             process: None,
         };
+        let limits = MountLimits {
+            leader_wait_max: RESTART_WAIT_MAX,
+            nsd: SessionLimits { call: call_limit(config), ..SessionLimits::NSD },
+        };
         let id = (fs, grant.mount.client());
-        let ways = MountWays::open(&follow(&search), id, RESTART_WAIT_MAX, &env, observe)?;
-        let limits = SessionLimits { call: call_limit(config), ..SessionLimits::NSD };
-        let nsds = NsdWays::new(&introduce(&own), grant.nsds.clone(), env.clone(), limits);
-        Ok(ClusterBackend { dir, search, grant, nsds, env, ways })
+        let ways = MountWays::open(&search, id, grant.nsds.clone(), limits, &env, observe)?;
+        Ok(ClusterBackend { dir, own, search, grant, ways })
+    }
+
+    /// The node that leads, to be asked something.
+    fn leader(&self) -> Result<Peer> {
+        serving_peer(&self.own, &self.search)
     }
 
     /// The way to an NSD; `None` if the file system has no such NSD. The leader is asked for an NSD
     /// that the file system has got since this mount began.
     pub(crate) fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
-        if !self.nsds.knows(nsd) {
+        if !self.ways.nsds().knows(nsd) {
             let request = LeaderRequest::Places { fs: self.grant.fs.id };
-            let places = self.search.peer().and_then(|leader| leader.ask_leader(&request));
+            let places = self.leader().and_then(|leader| leader.ask_leader(&request));
             match places {
-                Ok(places) => self.nsds.learn(places),
+                Ok(places) => self.ways.nsds().learn(places),
                 Err(error) => warn!(target: "disks", "where NSD {nsd} is, is not known: {error}"),
             }
         }
-        self.nsds.port(nsd, |place, env| {
-            let process = Some(Arc::new(self.process_at(place.clone())));
-            SessionEnv { process, ..env }
-        })
-    }
-
-    /// The leader's process, for NSDs of a node: they wait for it while that node is the leader.
-    fn process_at(&self, place: Place) -> ServerProcess {
-        let last = (follow(&self.search), Service::MetaOf(self.grant.fs.id));
-        let SessionEnv { introduction, clock, waits, .. } = self.env.clone();
-        let search = Arc::clone(&self.search);
-        ServerProcess::new(last, introduction, clock, waits, RESTART_WAIT_MAX)
-            .while_true(move || search.last().as_ref() == Some(&place))
+        self.ways.port(nsd)
     }
 
     /// The way to the metadata.
@@ -114,39 +107,39 @@ impl ClusterBackend {
     /// The NSDs that hold the metadata, as the leader says.
     pub(crate) fn metadata_holders(&self) -> Result<Vec<NsdId>> {
         let request = LeaderRequest::Holders { fs: self.grant.fs.id };
-        self.search.peer()?.ask_leader(&request)
+        self.leader()?.ask_leader(&request)
     }
 
     /// Has the leader compare the metadata with the strips. The check has a number, by which it
     /// can be ended.
     pub(crate) fn check_strips(&self, number: u64) -> Result<StripsChecked> {
         let request = LeaderRequest::CheckStrips { fs: self.grant.fs.id, number };
-        self.search.peer()?.ask_leader(&request)
+        self.leader()?.ask_leader(&request)
     }
 
     /// Has the leader end that check soon.
     pub(crate) fn end_check_strips(&self, number: u64) -> Result<()> {
         let request = LeaderRequest::EndCheckStrips { fs: self.grant.fs.id, number };
-        self.search.peer()?.ask_leader(&request)
+        self.leader()?.ask_leader(&request)
     }
 
     /// Has the leader scrub.
     pub(crate) fn scrub(&self, order: ScrubOrder) -> Result<ScrubReport> {
         let request = LeaderRequest::Scrub { fs: self.grant.fs.id, order };
-        self.search.peer()?.ask_leader(&request)
+        self.leader()?.ask_leader(&request)
     }
 
     /// Has the leader place no new files on an NSD, or place them there again. Returns whether that
     /// is so.
     pub(crate) fn suspend_nsd(&self, nsd: NsdId, suspended: bool) -> Result<bool> {
         let request = LeaderRequest::SuspendNsd { fs: self.grant.fs.id, nsd, suspended };
-        self.search.peer()?.ask_leader(&request)
+        self.leader()?.ask_leader(&request)
     }
 
     /// Has the leader replace an NSD by the free one of that name. Returns a sentence about it.
     pub(crate) fn replace_nsd(&self, old: NsdId, new: &str, rate: u64) -> Result<String> {
         let (fs, new) = (self.grant.fs.id, new.to_owned());
-        self.search.peer()?.ask_leader(&LeaderRequest::ReplaceNsd { fs, old, new, rate })
+        self.leader()?.ask_leader(&LeaderRequest::ReplaceNsd { fs, old, new, rate })
     }
 
     /// The file system's NSDs by their names in the node's copy of the records.
@@ -163,16 +156,11 @@ impl ClusterBackend {
         let (fs, mount, flushed) =
             (self.grant.fs.id, self.grant.mount, !self.ways.tokens.is_dead());
         let request = LeaderRequest::CloseMount { fs, mount, flushed };
-        let told = self.search.peer().and_then(|leader| leader.ask_leader::<()>(&request));
+        let told = self.leader().and_then(|leader| leader.ask_leader::<()>(&request));
         if let Err(error) = told {
             // The node tells the leader later that no process has this mount.
             warn!(target: "daemon", "the leader was not told of the end of this mount: {error}");
         }
         Ok(())
     }
-}
-
-/// Where the leader is.
-fn follow(search: &Arc<Search>) -> Whereabouts {
-    Whereabouts::Moving(Arc::new(Follower(Arc::clone(search))) as Arc<dyn Seek>)
 }

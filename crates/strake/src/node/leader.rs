@@ -17,6 +17,7 @@ use crate::scrub;
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_crew::crew::LEASE_LIMITS;
 use strake_crew::{Crew, Lead, NsdPlace, NsdWays, Place};
 use strake_env::{Clock, RealClock, Stop};
 use strake_manager::Manager;
@@ -26,14 +27,6 @@ use tracing::info;
 
 /// How long a join token is good for.
 const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3600);
-/// A lease that is under way for longer than that is sent again.
-const LEASE_LIMITS: SessionLimits = SessionLimits {
-    connect: Duration::from_secs(2),
-    call: Duration::from_secs(3),
-    absent: Duration::ZERO,
-    broken: Duration::ZERO,
-    ..SessionLimits::NSD
-};
 
 /// The page pool of a crew.
 const PAGE_POOL: ByteCount = ByteCount(64 << 20);

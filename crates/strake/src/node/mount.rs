@@ -2,6 +2,7 @@
 
 use super::messages::LeaderRequest;
 use super::server::{Node, wait_for_lock};
+use super::serving::serving_peer;
 use crate::cluster::{Cluster, FsRecord};
 use crate::commands::down::take_down;
 use crate::commands::up::{mount_daemon, prepare_mount_point, start_daemon};
@@ -83,7 +84,7 @@ impl Node {
             let (fs, flushed) = (fs.id, false);
             let told = match self.serves(fs) {
                 true => self.close_mount(fs, mount, flushed),
-                false => self.search(fs).peer().and_then(|leader| {
+                false => serving_peer(&self.own, &self.search(fs)).and_then(|leader| {
                     leader.ask_leader(&LeaderRequest::CloseMount { fs, mount, flushed })
                 }),
             };

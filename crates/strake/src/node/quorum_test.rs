@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cluster::Change;
-use crate::node::introduce;
+use crate::node::peer::introduce;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use strake_crew::Place;

@@ -1,161 +1,47 @@
-//! Finding the node that serves a file system: its metadata, its tokens and its leases.
-//!
-//! All nodes that may serve it are asked at once. The first one that says that it does is believed,
-//! and only about itself: nodes do not know of each other who serves. An answer may be old a moment
-//! later. Then the service refuses, and its sessions begin a new search
-//! (`strake_net::Whereabouts`).
-//!
-//! **Silent nodes** hold up nobody for long. A search does not wait for a node that did not answer
-//! last time. At most one question to each node is under way.
+//! Requests that only the node that serves a file system can answer, and who that is
+//! ([`strake_crew::Search`]).
 
 use super::messages::{LeaderRequest, NodeRequest, Request};
-use super::peer::Peer;
+use super::peer::{Peer, introduce};
 use super::server::Node;
 use crate::cluster::{Cluster, NodeRecord};
-use crate::daemon::start_thread;
 use serde_json::Value;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use strake_crew::Place;
-use strake_env::sync::{Condvar, Mutex};
+use strake_crew::{Place, Search};
 use strake_env::{Clock, RealClock};
-use strake_net::{Endpoint, Introduction, NodeCredentials, Seek, Site, WaitNames};
-use strake_proto::{Error, ErrorKind, FsId, NodeName, Result};
-
-/// For all answers to one search. A node that takes longer counts as silent before.
-const ANSWERS_MAX: Duration = Duration::from_secs(20);
+use strake_net::{NodeCredentials, WaitNames};
+use strake_proto::{FsId, Result};
 
 /// How long a request waits for an election, and how often it looks. An election takes seconds.
 const ELECTION_MAX: Duration = Duration::from_secs(30);
 const ELECTION_STEP: Duration = Duration::from_millis(200);
 
-/// Gives the nodes that may serve the file system.
-type Candidates = dyn Fn() -> Result<Vec<Place>> + Send + Sync;
-/// Asks a node whether it serves the file system.
-type Ask = dyn Fn(&Place) -> Result<bool> + Send + Sync;
-
-/// See the head of this file.
-pub(crate) struct Search {
-    own: Arc<NodeCredentials>,
+/// A search for the node that serves `fs`, by the node that proves itself as `own`. `records` gives
+/// the records as they are known now.
+pub(crate) fn search(
+    own: &Arc<NodeCredentials>,
     fs: FsId,
-    candidates: Box<Candidates>,
-    ask: Box<Ask>,
+    records: impl Fn() -> Result<Cluster> + Send + Sync + 'static,
     waits: Arc<dyn WaitNames>,
-    state: Mutex<State>,
-    heard: Condvar,
+) -> Arc<Search> {
+    let credentials = Arc::clone(own);
+    let candidates = move || Ok(candidates(&records()?));
+    let ask = move |place: &Place| {
+        let peer = Peer::new(place.node.clone(), place.address, &credentials);
+        peer.ask(&NodeRequest::Serves { fs })
+    };
+    Search::new(&introduce(own), fs, candidates, ask, waits)
 }
 
-#[derive(Default)]
-struct State {
-    /// The nodes that are being asked.
-    asked: BTreeSet<NodeName>,
-    /// Those that did not answer last time.
-    silent: BTreeSet<NodeName>,
-    /// How often a node has said that it serves the file system.
-    found: u64,
-    /// The node that said so last.
-    last: Option<Place>,
-}
-
-impl Search {
-    /// A search for the node that serves `fs`, by the node that proves itself as `own`. `records`
-    /// gives the records as they are known now.
-    pub(crate) fn new(
-        own: &Arc<NodeCredentials>,
-        fs: FsId,
-        records: impl Fn() -> Result<Cluster> + Send + Sync + 'static,
-        waits: Arc<dyn WaitNames>,
-    ) -> Arc<Search> {
-        let credentials = Arc::clone(own);
-        Arc::new(Search {
-            own: Arc::clone(own),
-            fs,
-            candidates: Box::new(move || Ok(candidates(&records()?))),
-            ask: Box::new(move |place| {
-                let peer = Peer::new(place.node.clone(), place.address, &credentials);
-                peer.ask(&NodeRequest::Serves { fs })
-            }),
-            waits,
-            state: Mutex::default(),
-            heard: Condvar::new(),
-        })
-    }
-
-    /// The node that serves the file system now, by its own word.
-    ///
-    /// # Errors
-    /// `Unreachable` if none says so; those of the records.
-    pub(crate) fn find(self: &Arc<Search>) -> Result<Place> {
-        let candidates = (self.candidates)()?;
-        let mut state = self.state.lock();
-        let before = state.found;
-        for place in candidates {
-            if state.asked.insert(place.node.clone()) {
-                let (search, node) = (Arc::clone(self), place.node.clone());
-                let started = start_thread("who-serves", move || search.ask_one(&place));
-                if let Err(error) = started {
-                    state.asked.remove(&node);
-                    return Err(error);
-                }
-            }
-        }
-        let wait = self.waits.begin_wait("for the node that serves", &self.fs.to_string());
-        let is_open = |state: &mut State| {
-            state.found == before && state.asked.difference(&state.silent).next().is_some()
-        };
-        self.heard.wait_while_for(&mut state, is_open, ANSWERS_MAX);
-        self.waits.end_wait(wait);
-        match state.last.clone().filter(|_| state.found != before) {
-            Some(place) => Ok(place),
-            None => {
-                let detail = format!("no node serves the metadata of file system {}", self.fs);
-                Err(Error::new(ErrorKind::Unreachable, detail))
-            }
-        }
-    }
-
-    fn ask_one(&self, place: &Place) {
-        let answer = (self.ask)(place);
-        let mut state = self.state.lock();
-        state.asked.remove(&place.node);
-        match answer {
-            Ok(serves) => {
-                state.silent.remove(&place.node);
-                if serves {
-                    state.found += 1;
-                    state.last = Some(place.clone());
-                }
-            }
-            Err(_) => drop(state.silent.insert(place.node.clone())),
-        }
-        self.heard.notify_all();
-    }
-
-    /// The node that was found last.
-    pub(crate) fn last(&self) -> Option<Place> {
-        self.state.lock().last.clone()
-    }
-
-    /// The node that serves the file system now, to be asked something.
-    ///
-    /// # Errors
-    /// As [`Search::find`].
-    pub(crate) fn peer(self: &Arc<Search>) -> Result<Peer> {
-        let Place { node, address } = self.find()?;
-        Ok(Peer::new(node, address, &self.own))
-    }
-}
-
-/// Lets sessions follow the file system.
-pub(crate) struct Follower(pub(crate) Arc<Search>);
-
-impl Seek for Follower {
-    fn seek(&self) -> Result<Site> {
-        let Place { node, address } = self.0.find()?;
-        let introduction = Introduction::node(&self.0.own, &node);
-        Ok(Site { endpoint: Endpoint::Tcp(address), introduction })
-    }
+/// The node that serves the file system now, to be asked something by the node that proves itself
+/// as `own`.
+///
+/// # Errors
+/// As [`Search::find`].
+pub(crate) fn serving_peer(own: &Arc<NodeCredentials>, search: &Arc<Search>) -> Result<Peer> {
+    let Place { node, address } = search.find()?;
+    Ok(Peer::new(node, address, own))
 }
 
 impl Node {
@@ -168,7 +54,7 @@ impl Node {
     pub(super) fn search(&self, fs: FsId) -> Arc<Search> {
         let cluster = Arc::clone(&self.cluster);
         let records = move || Ok(cluster.lock().clone());
-        Search::new(&self.own, fs, records, Arc::clone(&self.observe) as _)
+        search(&self.own, fs, records, Arc::clone(&self.observe) as _)
     }
 
     /// The node that serves a file system. If the request is of no use without one, it waits for an
@@ -178,7 +64,7 @@ impl Node {
         let _wait = self.observe.waiters.enter("for the node that serves", fs.to_string());
         let end = RealClock.monotonic() + ELECTION_MAX;
         loop {
-            let found = search.peer().ok();
+            let found = serving_peer(&self.own, &search).ok();
             let is_over = !about.needs_metadata() || RealClock.monotonic() >= end;
             if found.is_some() || is_over || self.serves(fs) {
                 return found;
@@ -217,5 +103,32 @@ fn candidates(cluster: &Cluster) -> Vec<Place> {
 }
 
 #[cfg(test)]
-#[path = "serving_test.rs"]
-mod serving_test;
+mod tests {
+    use super::*;
+    use crate::cluster::Change;
+    use strake_env::net::SocketAddr;
+    use strake_proto::{ClusterId, Role, Roles};
+
+    fn place(name: &str) -> Place {
+        let number: u16 = name[1..].parse().expect("a number");
+        let address = SocketAddr::from(([127, 0, 0, 1], number));
+        Place { node: name.parse().expect("a name"), address }
+    }
+
+    #[test]
+    fn nodes_of_the_quorum_may_serve() {
+        let address = place("n1").address;
+        let mut cluster = Cluster::new(ClusterId([9; 16]), "demo", "n1", address).expect("names");
+        for (name, roles) in
+            [("n2", Roles::ALL), ("n3", Roles::of(&[Role::Client])), ("n4", Roles::ALL)]
+        {
+            let change = Change::Invite { name: name.to_owned(), roles };
+            cluster.apply(&change).expect("invited");
+            if name != "n4" {
+                let (name, address) = (name.to_owned(), place(name).address);
+                cluster.apply(&Change::Join { name, address }).expect("joined");
+            }
+        }
+        assert_eq!(candidates(&cluster), [place("n1"), place("n2")]);
+    }
+}

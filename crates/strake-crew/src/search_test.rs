@@ -2,11 +2,10 @@
 //! each node one question at a time.
 
 use super::*;
-use crate::cluster::Change;
 use std::collections::BTreeMap;
 use strake_env::net::SocketAddr;
-use strake_net::ClusterAuthority;
-use strake_proto::{ClusterId, NodeIdentity, Role, Roles};
+use strake_env::{Clock, RealClock};
+use strake_net::{Introduction, SharedSecret};
 
 const FS: FsId = FsId(3);
 
@@ -32,14 +31,6 @@ fn place(name: &str) -> Place {
     let number: u16 = name[1..].parse().expect("a number");
     let address = SocketAddr::from(([127, 0, 0, 1], number));
     Place { node: name.parse().expect("a name"), address }
-}
-
-fn credentials() -> Arc<NodeCredentials> {
-    let cluster = ClusterId([9; 16]);
-    let authority = ClusterAuthority::create(cluster, RealClock::shared()).expect("made");
-    let name = "n1".parse().expect("a name");
-    let own = authority.issue(&NodeIdentity { cluster, name, roles: Roles::ALL });
-    Arc::new(own.expect("issued"))
 }
 
 impl World {
@@ -75,17 +66,12 @@ impl World {
 
     fn search(self: &Arc<World>) -> Arc<Search> {
         let (of_places, of_ask) = (Arc::clone(self), Arc::clone(self));
-        Arc::new(Search {
-            own: credentials(),
-            fs: FS,
-            candidates: Box::new(move || {
-                Ok(of_places.answers.lock().keys().map(|name| place(name)).collect())
-            }),
-            ask: Box::new(move |place| of_ask.ask(place)),
-            waits: Arc::new(()),
-            state: Mutex::default(),
-            heard: Condvar::new(),
-        })
+        let candidates =
+            move || Ok(of_places.answers.lock().keys().map(|name| place(name)).collect());
+        let ask = move |place: &Place| of_ask.ask(place);
+        let introduce: Introduce =
+            Arc::new(|_| Introduction::from(SharedSecret::of_words(b"of the nodes")));
+        Search::new(&introduce, FS, candidates, ask, Arc::new(()))
     }
 }
 
@@ -135,21 +121,4 @@ fn a_silent_node_holds_up_no_search_and_is_heard_when_it_speaks() {
     assert_eq!(world.asked.lock()["n1"], (2, 1), "the second question is still under way");
     world.tell("n1", Serves);
     assert_eq!(find(&search), place("n1"));
-}
-
-#[test]
-fn nodes_of_the_quorum_may_serve() {
-    let address = place("n1").address;
-    let mut cluster = Cluster::new(ClusterId([9; 16]), "demo", "n1", address).expect("names");
-    for (name, roles) in
-        [("n2", Roles::ALL), ("n3", Roles::of(&[Role::Client])), ("n4", Roles::ALL)]
-    {
-        let change = Change::Invite { name: name.to_owned(), roles };
-        cluster.apply(&change).expect("invited");
-        if name != "n4" {
-            let (name, address) = (name.to_owned(), place(name).address);
-            cluster.apply(&Change::Join { name, address }).expect("joined");
-        }
-    }
-    assert_eq!(candidates(&cluster), [place("n1"), place("n2")]);
 }
