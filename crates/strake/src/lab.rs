@@ -6,7 +6,8 @@
 //! machine can be done to a node: it is killed, paused, cut off, or its network becomes slow.
 //!
 //! - [`plan`] has the names, addresses and numbers; pure.
-//! - [`network`] makes namespaces and cables with iproute2, and cuts them.
+//! - [`network`] makes namespaces and cables with iproute2, cuts them, and makes them lossy with
+//!   nftables.
 //! - [`processes`] finds a node's processes, kills them and freezes them.
 //! - [`mod@up`], [`nodes`], [`mod@status`] and [`mod@down`] are the commands.
 //!

@@ -130,18 +130,19 @@ fn cut_off(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
     lab.comes_back(checks, held, 2)
 }
 
-/// Where the kernel has netem the state is shown; where it has not, the command says so.
+/// What a node sends is lost and comes late. Delays need netem: where the kernel has none, the
+/// command says so.
 fn disturbed(lab: &Lab<'_>, checks: &mut Checks) {
-    for (words, name, value) in
-        [("node 2 slow 7", "delayMs", "7"), ("node 2 lose 3", "lossPercent", "3.0")]
-    {
-        let done = lab.run("disturb", words).and_then(|ended| match ended.status.success() {
-            true => lab.holds(&[(2, name, value)]),
-            false if ended.output().contains("CONFIG_NET_SCH_NETEM") => Ok(()),
-            false => Err(ended.complaint("neither done nor explained")),
-        });
-        checks.record(&format!("`lab {words}` is done, or the kernel's lack is named"), done);
-    }
+    let lossy = lab.succeeds("node 2 lose 3").and_then(|()| lab.succeeds("node 2 lose 25"));
+    let lossy =
+        lossy.and_then(|()| lab.holds(&[(2, "lossPercent", "25.0"), (3, "lossPercent", "0.0")]));
+    checks.record("what a node sends is lost in part", lossy.and_then(|()| lab.is_read_on(2)));
+    let slow = lab.run("disturb", "node 2 slow 7").and_then(|ended| match ended.status.success() {
+        true => lab.holds(&[(2, "delayMs", "7"), (2, "lossPercent", "25.0")]),
+        false if ended.output().contains("CONFIG_NET_SCH_NETEM") => Ok(()),
+        false => Err(ended.complaint("neither done nor explained")),
+    });
+    checks.record("what it sends comes late, or the kernel's lack is named", slow);
     let healed = lab.succeeds("node 2 heal");
     let seen = healed.and_then(|()| lab.holds(&[(2, "delayMs", "0"), (2, "lossPercent", "0.0")]));
     checks.record("heal ends it", seen);

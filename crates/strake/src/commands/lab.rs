@@ -20,7 +20,7 @@ use strake_report::Table;
   strake lab down --dir /var/tmp/lab
 
 Each node has a network of its own: `ip netns list` names them, and `ip netns exec NAME ping
-10.90.0.1` tries one. The commands need root and iproute2.")]
+10.90.0.1` tries one. The commands need root and iproute2, and `lose` needs nftables.")]
 pub(crate) enum LabCommand {
     /// Make a lab, and mount its file system on every node.
     Up(UpArgs),

@@ -2,14 +2,16 @@
 //! node (`eth0` there) to the bridge (`nodeI` there).
 //!
 //! A node is *cut off* by taking its cable down at the bridge's end, which is what pulling it out
-//! does: the node keeps its address, and nothing arrives. *Slow* and *lossy* need the kernel's
-//! netem queue on the node's `eth0`, so they concern what the node sends.
+//! does: the node keeps its address, and nothing arrives. *Slow* and *lossy* concern what the node
+//! sends. *Slow* needs the kernel's netem queue on the node's `eth0`. *Lossy* is a rule of nftables
+//! at the bridge's end of the cable. There the sender's kernel takes a packet as sent: it learns of
+//! the loss as from a real cable, by an acknowledgement that does not come.
 //!
 //! The bridge is not in the machine's own namespace, so firewalls and network managers of the
 //! machine have no part in it.
 
 use super::plan::Names;
-use super::tool::iproute;
+use super::tool::{iproute, nft_in};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,6 +22,10 @@ const NAMESPACES: &str = "/run/netns";
 const BRIDGE: &str = "br0";
 /// A node's end of its cable.
 const CARD: &str = "eth0";
+/// The family of nftables whose rules see what arrives from a cable.
+const FAMILY: &str = "netdev";
+/// A share of packets is counted in such parts.
+const PARTS: u32 = 1_000_000;
 
 /// What is wrong with a node's cable.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -108,30 +114,77 @@ pub(super) fn cut(names: &Names, node: u16, is_cut: bool) -> Result<()> {
     iproute("ip", &["-n", &names.bridge(), "link", "set", &Names::node(node), state]).map(drop)
 }
 
-/// Delays and loses what a node sends from now on.
+/// Delays what a node sends from now on.
 ///
 /// # Errors
 /// `NotSupported` if the kernel has no netem. Otherwise those of iproute2.
-pub(super) fn disturb(names: &Names, node: u16, delay: Duration, loss_percent: f64) -> Result<()> {
+pub(super) fn delay(names: &Names, node: u16, delay: Duration) -> Result<()> {
     let namespace = names.namespace(node);
     let card = ["dev", CARD, "root"];
-    if delay.is_zero() && loss_percent == 0.0 {
+    if delay.is_zero() {
         // There is nothing to remove from a cable on which there was nothing.
-        if state(names, node)?.is_disturbed() {
+        if !state(names, node)?.delay.is_zero() {
             iproute("tc", &[&["-n", &namespace, "qdisc", "del"], &card[..]].concat())?;
         }
         return Ok(());
     }
-    let (delay, loss) = (format!("{}us", delay.as_micros()), format!("{loss_percent}%"));
-    let netem = ["netem", "delay", &delay, "loss", &loss];
+    let delay = format!("{}us", delay.as_micros());
+    let netem = ["netem", "delay", &delay];
     let words = [&["-n", &namespace, "qdisc", "replace"], &card[..], &netem].concat();
     iproute("tc", &words).map(drop).map_err(|error| {
         if !is_netem_missing(&error.to_string()) {
             return error;
         }
         let detail = "this kernel has no netem (CONFIG_NET_SCH_NETEM, module sch_netem), so a \
-                      node's network can be cut, and not be made slow or lossy";
+                      node's network can be cut or made lossy, and not be made slow";
         Error::new(ErrorKind::NotSupported, detail)
+    })
+}
+
+/// Loses a part of what a node sends from now on.
+///
+/// # Errors
+/// `NotFound` if `nft` is not installed. Otherwise what `nft` says.
+pub(super) fn lose(names: &Names, node: u16, percent: f64) -> Result<()> {
+    let (bridge, cable) = (names.bridge(), Names::node(node));
+    let table = table(node);
+    if percent <= 0.0 {
+        // A host without nftables can heal a cable on which there was nothing.
+        if loss(names, node) > 0.0 {
+            nft_in(&bridge, &["delete", "table", FAMILY, &table])?;
+        }
+        return Ok(());
+    }
+    let parts = (percent / 100.0 * f64::from(PARTS)).round().max(1.0);
+    // What was there before goes in the same step, and only what is there can go.
+    let table = format!("table {FAMILY} {table}");
+    let hook = format!("type filter hook ingress device \"{cable}\" priority 0; policy accept;");
+    let rule = format!("numgen random mod {PARTS} < {parts} drop");
+    let rules =
+        format!("{table}\ndelete {table}\n{table} {{\n chain lose {{\n {hook}\n {rule}\n }}\n}}\n");
+    nft_in(&bridge, &[&rules]).map(drop)
+}
+
+/// The table with the rule that loses what a node sends.
+fn table(node: u16) -> String {
+    format!("lose_{}", Names::node(node))
+}
+
+/// How much of what a node sends is lost, in percent. Where `nft` or its part of the kernel is
+/// missing, and where there is no such table, nothing is lost.
+fn loss(names: &Names, node: u16) -> f64 {
+    let listed = nft_in(&names.bridge(), &["-j", "list", "table", FAMILY, &table(node)]);
+    listed.and_then(|text| Ok(loss_percent(&json(&text)?))).ok().flatten().unwrap_or(0.0)
+}
+
+/// What `nft -j list table` says about loss.
+fn loss_percent(listed: &Value) -> Option<f64> {
+    let items = listed["nftables"].as_array().into_iter().flatten();
+    let mut parts = items.filter_map(|item| item["rule"]["expr"].as_array()).flatten();
+    parts.find_map(|part| {
+        let matched = &part["match"];
+        let of = matched["left"]["numgen"]["mod"].as_f64()?;
+        Some(matched["right"].as_f64()? * 100.0 / of)
     })
 }
 
@@ -149,13 +202,8 @@ pub(super) fn state(names: &Names, node: u16) -> Result<Cable> {
     let link = iproute("ip", &["-n", &names.bridge(), "-j", "link", "show", "dev", &cable])?;
     let queues =
         iproute("tc", &["-n", &names.namespace(node), "-j", "qdisc", "show", "dev", CARD])?;
-    Ok(Cable { is_cut: !is_up(&json(&link)?)?, ..disturbance(&json(&queues)?) })
-}
-
-impl Cable {
-    fn is_disturbed(self) -> bool {
-        !self.delay.is_zero() || self.loss_percent > 0.0
-    }
+    let (is_cut, delay) = (!is_up(&json(&link)?)?, delay_of(&json(&queues)?));
+    Ok(Cable { is_cut, delay, loss_percent: loss(names, node) })
 }
 
 fn json(text: &str) -> Result<Value> {
@@ -174,20 +222,12 @@ fn is_up(links: &Value) -> Result<bool> {
     Ok(flags.iter().any(|flag| flag == "UP"))
 }
 
-/// What `tc -j qdisc show` says about delay and loss.
-fn disturbance(queues: &Value) -> Cable {
+/// What `tc -j qdisc show` says about delay.
+fn delay_of(queues: &Value) -> Duration {
     let mut queues = queues.as_array().into_iter().flatten();
-    let Some(netem) = queues.find(|queue| queue["kind"] == "netem") else {
-        return Cable::default();
-    };
-    let options = &netem["options"];
-    let seconds = options["delay"]["delay"].as_f64().unwrap_or(0.0);
-    let share = options["loss-random"]["loss"].as_f64().unwrap_or(0.0);
-    Cable {
-        is_cut: false,
-        delay: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
-        loss_percent: share * 100.0,
-    }
+    let netem = queues.find(|queue| queue["kind"] == "netem");
+    let seconds = netem.and_then(|netem| netem["options"]["delay"]["delay"].as_f64());
+    Duration::try_from_secs_f64(seconds.unwrap_or(0.0)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -207,16 +247,29 @@ mod tests {
     }
 
     #[test]
-    fn delay_and_loss_are_read_as_iproute2_prints_them() {
+    fn a_delay_is_read_as_iproute2_prints_it() {
         let text = r#"[{"kind":"netem","handle":"8001:","root":true,"refcnt":2,"options":
-            {"limit":1000,"delay":{"delay":0.02,"jitter":0,"correlation":0},
-             "loss-random":{"loss":0.05,"correlation":0},"ecn":false,"gap":0}}]"#;
-        let cable = disturbance(&json(text).expect("JSON"));
-        assert_eq!(cable.delay, Duration::from_millis(20));
-        assert!((cable.loss_percent - 5.0).abs() < 1e-9 && cable.is_disturbed());
+            {"limit":1000,"delay":{"delay":0.02,"jitter":0,"correlation":0},"ecn":false,"gap":0}}]"#;
+        assert_eq!(delay_of(&json(text).expect("JSON")), Duration::from_millis(20));
         let plain = r#"[{"kind":"noqueue","handle":"0:","root":true,"refcnt":2,"options":{}}]"#;
-        assert_eq!(disturbance(&json(plain).expect("JSON")), Cable::default());
-        assert!(!Cable::default().is_disturbed());
+        assert_eq!(delay_of(&json(plain).expect("JSON")), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_loss_is_read_as_nftables_prints_it() {
+        let rule = |right: &str| {
+            let text = r#"{"nftables": [{"metainfo": {"version": "1.0.6", "json_schema_version": 1}},
+                {"table": {"family": "netdev", "name": "lose_node2", "handle": 1}},
+                {"chain": {"family": "netdev", "table": "lose_node2", "name": "lose"}},
+                {"rule": {"family": "netdev", "table": "lose_node2", "chain": "lose", "handle": 2,
+                    "expr": [{"match": {"op": "<", "left": {"numgen": {"mode": "random",
+                        "mod": 1000000, "offset": 0}}, "right": RIGHT}}, {"drop": null}]}}]}"#;
+            json(&text.replace("RIGHT", right)).expect("JSON")
+        };
+        let told = loss_percent(&rule("25000")).expect("told");
+        assert!((told - 2.5).abs() < 1e-9, "{told}");
+        let other = json(r#"{"nftables": [{"metainfo": {"version": "1.0.6"}}]}"#).expect("JSON");
+        assert_eq!(loss_percent(&other), None);
     }
 
     #[test]

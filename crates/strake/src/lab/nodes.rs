@@ -80,17 +80,16 @@ pub(crate) fn act(dir: &Path, node: u16, action: Action) -> Result<String> {
         }
         Action::Heal => {
             network::cut(&lab.names, node, false)?;
-            network::disturb(&lab.names, node, Duration::ZERO, 0.0)?;
+            network::delay(&lab.names, node, Duration::ZERO)?;
+            network::lose(&lab.names, node, 0.0)?;
             Ok(format!("{name} is joined to the others"))
         }
         Action::Slow { ms } => {
-            let loss = network::state(&lab.names, node)?.loss_percent;
-            network::disturb(&lab.names, node, Duration::from_millis(ms), loss)?;
+            network::delay(&lab.names, node, Duration::from_millis(ms))?;
             Ok(format!("what {name} sends takes {ms} ms longer"))
         }
         Action::Lose { percent } => {
-            let delay = network::state(&lab.names, node)?.delay;
-            network::disturb(&lab.names, node, delay, percent)?;
+            network::lose(&lab.names, node, percent)?;
             Ok(format!("{percent} % of what {name} sends is lost"))
         }
     }

@@ -1,5 +1,5 @@
-//! Runs programs that a lab needs, with a time limit: iproute2, and Strake's own commands inside a
-//! node's network namespace.
+//! Runs programs that a lab needs, with a time limit: iproute2, nftables, and Strake's own commands
+//! inside a node's network namespace.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -26,11 +26,33 @@ pub(super) struct Output {
 /// # Errors
 /// `NotFound` if the program is missing; `Io` with what it says if it fails; `TimedOut`.
 pub(super) fn iproute(program: &str, words: &[&str]) -> Result<String> {
+    network(program, words, "iproute2")
+}
+
+/// Runs `nft` of nftables in a network namespace.
+///
+/// # Errors
+/// `NotFound` if `nft` is missing; `Io` with what it says if it fails; `TimedOut`.
+pub(super) fn nft_in(namespace: &str, words: &[&str]) -> Result<String> {
+    // `nsenter` is there wherever labs are, so what is missing is looked for here.
+    let is_there = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|it| it.join("nft").exists()));
+    if !is_there {
+        let detail = "losing packets needs the program nft: install nftables";
+        return Err(Error::new(ErrorKind::NotFound, detail));
+    }
+    let net = format!("--net={}", super::network::path(namespace).display());
+    let words = [&[&net, "--", "nft"], words].concat();
+    network("nsenter", &words, "util-linux")
+}
+
+/// Runs a program that changes or shows the network.
+fn network(program: &str, words: &[&str], package: &str) -> Result<String> {
     let mut command = Command::new(program);
     command.args(words);
     let output = run(&mut command, NETWORK_MAX).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
-            let detail = format!("a lab needs the program {program}: install iproute2");
+            let detail = format!("a lab needs the program {program}: install {package}");
             Error::new(ErrorKind::NotFound, detail)
         }
         _ => error,
