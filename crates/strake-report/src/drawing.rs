@@ -67,6 +67,14 @@ impl Drawing {
         writeln!(self.body, "{shape}").expect("invariant: writing to a string does not fail");
     }
 
+    /// The drawing as a file of its own. `style` has the looks of the classes.
+    pub fn finish_alone(self, label: &str, style: &str) -> String {
+        let drawn = self.finish(label);
+        let head = "<svg xmlns=\"http://www.w3.org/2000/svg\" ";
+        let drawn = drawn.replacen("<svg ", head, 1);
+        drawn.replacen(">\n", &format!(">\n<style>{style}</style>\n"), 1)
+    }
+
     /// The drawing; `label` says what it shows to those who cannot see it.
     pub fn finish(self, label: &str) -> String {
         let (width, height, body) = (self.width, self.height, self.body);
@@ -97,5 +105,17 @@ mod tests {
              <text class=\"head\" x=\"5.0\" y=\"6.0\">R&amp;D</text>\n\
              <polyline class=\"axis\" points=\"0.0,0.0 1.0,2.0\"/>\n</svg>\n"
         );
+    }
+
+    #[test]
+    fn a_drawing_of_its_own_has_its_looks_with_it() {
+        let mut drawing = Drawing::new(10.0, 20.0);
+        drawing.dot(1.0, 2.0, "it");
+        let drawn = drawing.finish_alone("one > dot", ".it{fill:red}");
+        let wanted = "<svg xmlns=\"http://www.w3.org/2000/svg\" role=\"img\" \
+                      aria-label=\"one &gt; dot\" viewBox=\"0 0 10 20\" \
+                      style=\"max-width:10px\">\n<style>.it{fill:red}</style>\n\
+                      <circle class=\"it\" cx=\"1.0\" cy=\"2.0\" r=\"3\"/>\n</svg>\n";
+        assert_eq!(drawn, wanted);
     }
 }

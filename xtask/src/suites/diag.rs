@@ -126,6 +126,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     checks.record("a report without a trace says how to start one", none_yet(session, &mounted));
     checks.record("a report counts what dd did, as diag stats does", counted(&mounted));
     checks.record("a picture shows one write from request to disks", picture(&mounted));
+    checks.record("its steps are drawn, from the request to each disk", drawn(&mounted));
     checks.record("filters leave out the rest", filtered(&mounted));
     checks.record("a stopped trace stays as it is", stopped(&mounted));
     checks
@@ -207,6 +208,26 @@ fn picture(mounted: &Mounted<'_>) -> Result<(), String> {
     mounted.program("write the picture", SECONDS_MAX, &mut report)?;
     let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
     judge(mounted, "judge the picture", PICTURE, &[("trace.json", text)], &process)
+}
+
+/// The write of [`picture`] as a drawing: one of six disks for each strip, and the commits.
+fn drawn(mounted: &Mounted<'_>) -> Result<(), String> {
+    let path = mounted.beside("judged")?.join("write.svg");
+    let mut report = mounted.command("diag trace report --of write");
+    report.arg("--picture").arg(&path);
+    mounted.program("draw the write", SECONDS_MAX, &mut report)?;
+    let text = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
+    let steps = |of: &str| {
+        text.lines().filter(|it| it.contains("class=\"label\"") && it.contains(of)).count()
+    };
+    let found =
+        ["fuse_write", "call write nsd", "disk write data nsd", "call commit nsd"].map(steps);
+    let is_named = text.contains("write of 1 MiB to /synchronous: ");
+    let [requests, calls, disks, commits] = found;
+    match is_named && (requests, calls) == (1, 6) && disks >= 6 && commits >= 6 {
+        true => Ok(()),
+        false => Err(format!("{found:?} in {}", path.display())),
+    }
 }
 
 fn filtered(mounted: &Mounted<'_>) -> Result<(), String> {

@@ -51,6 +51,7 @@ const FRESH: &[(&str, &str)] = &[
     ("diag trace report --rows 0", "from 1"),
     ("diag trace report --by colour", "process"),
     ("diag trace report --pid me", "--pid"),
+    ("diag trace report --of read", "--picture"),
     ("diag trace report --json --chrome DATA", "--chrome"),
 ];
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod explain;
 mod file;
+mod picture;
 mod slow;
 mod trace;
 

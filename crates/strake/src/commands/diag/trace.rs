@@ -1,6 +1,7 @@
 //! `strake diag trace`: records what the daemon does, event by event, and adds it up.
 
 use super::file::inode_of;
+use super::picture::picture;
 use crate::admin::{self, Request, TracePart};
 use crate::commands::fs::Target;
 use crate::data_dir::DataDir;
@@ -11,7 +12,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use strake_observe::trace::{TRACE_EVENTS_DEFAULT, TRACE_EVENTS_MAX, TRACE_EVENTS_MIN};
 use strake_observe::{
-    Labels, TraceBy, TraceQuestion, TraceReport, print_trace_report, write_chrome_trace,
+    Labels, TraceBy, TraceEvent, TraceQuestion, TraceReport, print_trace_report, write_chrome_trace,
 };
 use strake_proto::{Error, ErrorKind, NsdId, Result};
 
@@ -22,6 +23,7 @@ use strake_proto::{Error, ErrorKind, NsdId, Result};
   strake diag trace report                     the time by operation, file, NSD and process
   strake diag trace report --pid 4711 --by operation     what one program waited for
   strake diag trace report --chrome trace.json           a picture for https://ui.perfetto.dev
+  strake diag trace report --picture write.svg --of write    the slowest write, step by step
   strake diag trace stop                       what was recorded can still be shown")]
 pub(crate) enum TraceCommand {
     /// Record from now on. What an earlier trace has recorded is dropped.
@@ -72,6 +74,12 @@ pub(crate) struct ReportArgs {
     /// Write the events to FILE, for Perfetto (<https://ui.perfetto.dev>) or chrome://tracing.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "rows"])]
     chrome: Option<PathBuf>,
+    /// Draw the request that took longest to FILE, as SVG: a row for each step, down to the disks.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "by", "rows", "chrome", "nsd"])]
+    picture: Option<PathBuf>,
+    /// Of which kind the request is that is drawn: write, read, fsync, create, …
+    #[arg(long, value_name = "KIND", default_value = "write", requires = "picture")]
+    of: String,
 }
 
 fn rows(text: &str) -> std::result::Result<usize, String> {
@@ -139,6 +147,9 @@ fn report(args: &ReportArgs) -> Result<()> {
     if let Some(path) = &args.chrome {
         return chrome(&dir, question, path);
     }
+    if let Some(path) = &args.picture {
+        return draw(&dir, question, path, &args.of);
+    }
     let report: TraceReport = admin::ask(&dir, &Request::TraceReport { question })?;
     if args.target.json {
         return output::print_json(&report);
@@ -171,8 +182,33 @@ fn nsd_of(dir: &DataDir, name: &str) -> Result<NsdId> {
     })
 }
 
+/// Draws the slowest request of the kind `of` to `path`.
+fn draw(dir: &DataDir, question: TraceQuestion, path: &Path, of: &str) -> Result<()> {
+    let (events, labels) = events_of(dir, question)?;
+    let drawn = picture(&events, &labels, of)?;
+    std::fs::write(path, drawn)
+        .map_err(|error| Error::from(error).context(path.display().to_string()))?;
+    println!("the slowest {of} is in {}", path.display());
+    Ok(())
+}
+
 /// Writes the events to `path`.
 fn chrome(dir: &DataDir, question: TraceQuestion, path: &Path) -> Result<()> {
+    let (events, labels) = events_of(dir, question)?;
+    let name = dir.read_config()?.name;
+    let write = || -> std::io::Result<()> {
+        let mut file = BufWriter::new(std::fs::File::create(path)?);
+        write_chrome_trace(&mut file, &events, &labels, &name)?;
+        file.flush()
+    };
+    write().map_err(|error| Error::from(error).context(path.display().to_string()))?;
+    let (count, path) = (events.len(), path.display());
+    println!("{count} events are in {path}: open it at https://ui.perfetto.dev");
+    Ok(())
+}
+
+/// All events that the question is about, with the names of what they name by number.
+fn events_of(dir: &DataDir, question: TraceQuestion) -> Result<(Vec<TraceEvent>, Labels)> {
     let (mut events, mut labels) = (Vec::new(), Labels::default());
     let mut from = Some(0);
     while let Some(number) = from {
@@ -184,14 +220,5 @@ fn chrome(dir: &DataDir, question: TraceQuestion, path: &Path) -> Result<()> {
         labels.nsds.extend(part.labels.nsds);
         from = part.next;
     }
-    let name = dir.read_config()?.name;
-    let write = || -> std::io::Result<()> {
-        let mut file = BufWriter::new(std::fs::File::create(path)?);
-        write_chrome_trace(&mut file, &events, &labels, &name)?;
-        file.flush()
-    };
-    write().map_err(|error| Error::from(error).context(path.display().to_string()))?;
-    let (count, path) = (events.len(), path.display());
-    println!("{count} events are in {path}: open it at https://ui.perfetto.dev");
-    Ok(())
+    Ok((events, labels))
 }
