@@ -155,6 +155,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("cluster-disks", 10),
         ("lab", 10),
         ("cluster-first", 10),
+        ("slow-nodes", 10),
         ("fsx", 20),
         ("faults", 10),
         ("programs", 20),

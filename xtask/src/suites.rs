@@ -48,6 +48,7 @@ mod restart_server;
 mod rings;
 mod session;
 mod slow;
+mod slow_nodes;
 mod upgrade;
 mod usage;
 mod user;
@@ -152,6 +153,11 @@ const SUITES: &[Suite] = &[
     Suite { name: "diag", about: "what is recorded of real programs", run: diag::run },
     Suite { name: "metrics", about: "what Prometheus gets, and strake stat", run: metrics::run },
     Suite { name: "slow", about: "problems that are staged, and named", run: slow::run },
+    Suite {
+        name: "slow-nodes",
+        about: "problems between the nodes of a lab that are staged, and named",
+        run: slow_nodes::run,
+    },
     Suite { name: "mount", about: "mount(8), fstab, umount, and their options", run: mount::run },
     Suite {
         name: "upgrade",

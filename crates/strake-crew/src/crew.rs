@@ -27,7 +27,7 @@ use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock};
 use strake_lease::membership::Reason;
 use strake_manager::leases::{Deaths, LeaseOptions, LeaseService};
-use strake_manager::{Manager, TokenService, after_crash};
+use strake_manager::{HotTokens, Manager, TokenService, after_crash};
 use strake_net::{Door, SessionLimits, TokenPort};
 use strake_observe::Observe;
 use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
@@ -248,6 +248,11 @@ impl Crew {
     /// The way to an NSD for the manager's client.
     pub fn port(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
         way_of_crew(&self.nsds, &self.leases, nsd)
+    }
+
+    /// The files that were taken from mounts lately, at most `most`, and what waits for files.
+    pub fn hot_tokens(&self, most: usize) -> HotTokens {
+        self.service.hot(most)
     }
 
     /// True once the manager has begun.

@@ -1,6 +1,7 @@
 //! Unix and TCP stream sockets behind one type.
 
 use crate::clock::{Clock, RealClock};
+use crate::links::tcp::TcpFigures;
 use crate::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use crate::net::{UnixListener, UnixStream};
 #[cfg(any(test, feature = "simulation"))]
@@ -156,6 +157,23 @@ impl Stream {
             Ok(count) => Ok(count > 0),
             Err(rustix::io::Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether a short write would not have to wait now.
+    pub fn is_writable(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let Stream::Tcp(stream) = self else { return false };
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::OUT)], Some(&now))
+            .is_ok_and(|count| count > 0)
+    }
+
+    /// What the kernel knows of a TCP connection; `None` for every other stream.
+    pub fn figures(&self) -> Option<TcpFigures> {
+        match self {
+            Stream::Tcp(stream) => TcpFigures::of(stream),
+            _ => None,
         }
     }
 

@@ -46,4 +46,4 @@ pub use manager::Manager;
 pub use replace::Replacement;
 pub use report::RecoveryReport;
 pub use scrub::ScrubView;
-pub use tokens::TokenService;
+pub use tokens::{Hot, HotTokens, TokenService};

@@ -18,9 +18,11 @@
 //! that is overtaken is no fault (`strake-token`).
 
 mod departure;
+mod heat;
 mod pool;
 
 pub use departure::Heal;
+pub use heat::Hot;
 
 use crate::locks::LockService;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +36,7 @@ use strake_proto::meta::{
 };
 use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, Result};
 use strake_token::authority::{Effect, RESERVED_AT_ONCE, Times, Wait};
+use strake_token::held::Held;
 use strake_token::message::{Reply, Request, Term};
 use strake_token::port::{ToAuthority, ToClient};
 use strake_token::{Authority, Mode};
@@ -64,6 +67,17 @@ struct State {
     pool: pool::PoolChanges,
 }
 
+/// Files that were taken from clients lately, and what waits.
+#[derive(Clone, Debug, Default)]
+pub struct HotTokens {
+    /// The number of files of which some client holds a token.
+    pub files: usize,
+    /// The files that were taken most often, and what each client holds of them.
+    pub files_taken: Vec<(Hot, Vec<(ClientId, Held)>)>,
+    /// Requests that wait.
+    pub waits: Vec<Wait>,
+}
+
 /// See the file's head.
 pub struct TokenService {
     state: Mutex<State>,
@@ -75,6 +89,8 @@ pub struct TokenService {
     merging: WatchedMutex<Merging>,
     locks: LockService,
     waits: Arc<dyn WaitNames>,
+    /// A leaf.
+    heat: Mutex<heat::Heat>,
 }
 
 impl TokenService {
@@ -119,6 +135,7 @@ impl TokenService {
             merging,
             locks,
             waits,
+            heat: Mutex::default(),
         });
         service.reap_unused();
         let weak = Arc::downgrade(&service);
@@ -214,6 +231,21 @@ impl TokenService {
         self.state.lock().authority.waits()
     }
 
+    /// At most `most` files that were taken from clients in the last minute, and what waits.
+    pub fn hot(&self, most: usize) -> HotTokens {
+        let hottest = self.heat.lock().hottest(self.clock.monotonic(), most);
+        let state = self.state.lock();
+        let held = |hot: Hot| {
+            let held = state.authority.holders(hot.ino);
+            (hot, held)
+        };
+        HotTokens {
+            files: state.authority.files(),
+            files_taken: hottest.into_iter().map(held).collect(),
+            waits: state.authority.waits(),
+        }
+    }
+
     /// The locks of programs.
     pub fn locks(&self) -> &LockService {
         &self.locks
@@ -287,7 +319,13 @@ impl TokenService {
             let mut more = Vec::new();
             for effect in effects {
                 match effect {
-                    Effect::Send(client, reply) => self.tell(client, reply),
+                    Effect::Send(client, reply) => {
+                        if let Reply::Revoke { ino, upto, .. } = &reply {
+                            let now = self.clock.monotonic();
+                            self.heat.lock().note(*ino, client, *upto, now);
+                        }
+                        self.tell(client, reply);
+                    }
                     Effect::Reserve(upto) => more.extend(self.reserve(upto)),
                 }
             }

@@ -126,7 +126,7 @@ fn main() -> Result<()> {
             Connection::open(server.endpoint(), &introduction, service, limit)?;
         }
         println!("{way}: {:.2} ms per connection", start.elapsed().as_secs_f64() * 10.0);
-        let env = SessionEnv { introduction, clock, waits, process: None };
+        let env = SessionEnv { introduction, clock, waits, process: None, links: None };
         let endpoint = server.endpoint().clone();
         let session = NsdClientSession::new(endpoint, NsdId(1), SessionLimits::NSD, env);
         let rows: [(&str, &NsdRequest, &[u8], usize); 3] = [

@@ -174,6 +174,11 @@ impl Calls {
         self.state.lock().in_flight.keys().next().copied()
     }
 
+    /// How many calls are in flight.
+    pub(crate) fn count(&self) -> usize {
+        self.state.lock().in_flight.len()
+    }
+
     /// Ends all calls, because the connection is gone: every call in flight and every later one
     /// gets `error`.
     pub(crate) fn end(&self, error: &Error) {

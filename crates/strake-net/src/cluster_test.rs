@@ -134,6 +134,7 @@ fn nodes_know_each_other_in_both_ways_of_protection() {
             clock: RealClock::shared(),
             waits: Arc::new(()),
             process: None,
+            links: None,
         };
         let endpoint = door.endpoint().clone();
         let session = NsdClientSession::new(endpoint, NSD, SessionLimits::NSD, env);
@@ -420,6 +421,7 @@ fn sessions_survive_servers_that_come_back_with_certificates() {
             clock: RealClock::shared(),
             waits: Arc::new(()),
             process: None,
+            links: None,
         };
         let limits = SessionLimits { absent: PATIENCE, broken: PATIENCE, ..SessionLimits::NSD };
         let session = NsdClientSession::new(endpoint.clone(), NSD, limits, env);

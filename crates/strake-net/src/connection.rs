@@ -15,9 +15,12 @@ use crate::calls::{Call, Calls};
 use crate::credentials::{Introduction, ProvenPeer};
 use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use crate::handshake::introduce;
+use crate::ping;
 use std::io::BufReader;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+use strake_env::links::tcp::TcpFigures;
+use strake_env::links::{Link, LinkEnd, Links};
 use strake_env::stream::{Endpoint, Stream};
 use strake_env::sync::{Mutex, WatchedMutex};
 use strake_env::thread::{Builder, JoinHandle};
@@ -56,6 +59,8 @@ struct Inner {
     writer: WatchedMutex<Writing, Writer>,
     calls: Calls,
     spare: Mutex<Vec<Vec<u8>>>,
+    /// Where it is counted that something came, if that is done.
+    link: OnceLock<Link>,
 }
 
 impl Inner {
@@ -70,11 +75,18 @@ impl Inner {
         let mut input = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
         let error = loop {
             let mut buffer = |bytes| self.buffer(bytes);
-            match read_frame(&mut input, &mut seal, FrameLimits::SESSION, &mut buffer) {
+            let read = read_frame(&mut input, &mut seal, FrameLimits::SESSION, &mut buffer);
+            self.link.get().into_iter().for_each(Link::heard);
+            match read {
                 Ok(Some(frame)) if frame.kind == FrameKind::BackRequest => {
                     if back.submit(frame).is_err() {
                         let detail = "the server has more requests in flight than it may";
                         break Error::new(ErrorKind::Corrupt, detail);
+                    }
+                }
+                Ok(Some(frame)) if frame.kind == FrameKind::Pong => {
+                    if let Some(link) = self.link.get() {
+                        link.answered(frame.number, ping::theirs(&frame.message));
                     }
                 }
                 Ok(Some(frame)) => self.calls.deliver(frame),
@@ -103,6 +115,32 @@ impl Inner {
         let mut buffer = self.spare.lock().pop().unwrap_or_default();
         buffer.resize(bytes, 0);
         buffer
+    }
+}
+
+impl LinkEnd for Inner {
+    fn ping(&self, number: u64) -> bool {
+        // Where a frame is being written, something is on its way that will be answered.
+        let Some(mut writer) = self.writer.try_lock() else { return false };
+        let Writer { stream, seal } = &mut *writer;
+        if self.calls.is_broken() || !stream.is_writable() {
+            return false;
+        }
+        let sent = write_frame(stream, seal, FrameKind::Ping, number, &[], &[]);
+        drop(writer);
+        if let Err(error) = &sent {
+            // Part of a frame may be out: the stream has no meaning any more.
+            self.end(&Error::new(ErrorKind::Unreachable, format!("cannot send: {error}")));
+        }
+        sent.is_ok()
+    }
+
+    fn figures(&self) -> Option<TcpFigures> {
+        (!self.calls.is_broken()).then(|| self.stream.figures())?
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.count()
     }
 }
 
@@ -152,6 +190,7 @@ impl Connection {
             writer: WatchedMutex::new(Writer { stream, seal: agreed.sending }),
             calls: Calls::new(agreed.terms.limits),
             spare: Mutex::default(),
+            link: OnceLock::new(),
         });
         let back = Arc::new(Workers::new(format!("back {service}"), BACK_WORKERS, {
             let inner = Arc::clone(&inner);
@@ -186,6 +225,22 @@ impl Connection {
     /// Who the server at the other end has proven to be.
     pub fn peer(&self) -> &ProvenPeer {
         &self.peer
+    }
+
+    /// From now on it counts among the links with the node at its other end, if that is one.
+    pub(crate) fn count_in(&self, links: &Links) {
+        if let ProvenPeer::Node(node) = &self.peer {
+            let inner: Arc<dyn LinkEnd> = Arc::clone(&self.inner) as Arc<dyn LinkEnd>;
+            let end: Weak<dyn LinkEnd> = Arc::downgrade(&inner);
+            // A second call changes nothing but the number of connections that are shown.
+            let _ = self.inner.link.set(links.connected(node.name.as_str(), end));
+        }
+    }
+
+    /// Has the writer until the value is dropped, as one who writes a frame for long.
+    #[cfg(test)]
+    pub(crate) fn hold_writer(&self) -> impl Sized + '_ {
+        self.inner.writer.lock()
     }
 
     /// Ends the connection for all calls: `error` says why.

@@ -10,6 +10,7 @@ use crate::joining::JoinDesk;
 use crate::tls::Acceptance;
 use std::fmt;
 use std::sync::Arc;
+use strake_env::links::Links;
 use strake_proto::{NodeIdentity, NodeName, Result};
 
 /// How an end that is connected to proves itself, and what it asks of those who connect.
@@ -123,6 +124,8 @@ pub struct NodeServer {
     pub(crate) acceptance: Acceptance,
     pub(crate) members: Arc<dyn Members>,
     pub(crate) desk: Option<Arc<JoinDesk>>,
+    /// Where the connections of nodes count.
+    pub(crate) links: Option<Arc<Links>>,
 }
 
 impl NodeServer {
@@ -132,13 +135,20 @@ impl NodeServer {
     /// `Corrupt` if key and certificate do not belong together.
     pub fn new(own: &NodeCredentials) -> Result<NodeServer> {
         let acceptance = Acceptance::new(own)?;
-        Ok(NodeServer { acceptance, members: Arc::new(()), desk: None })
+        Ok(NodeServer { acceptance, members: Arc::new(()), desk: None, links: None })
     }
 
     /// Admits only those whom `members` admit.
     #[must_use]
     pub fn with_members(mut self, members: Arc<dyn Members>) -> NodeServer {
         self.members = members;
+        self
+    }
+
+    /// Also counts the connections of nodes as links with them.
+    #[must_use]
+    pub fn with_links(mut self, links: &Arc<Links>) -> NodeServer {
+        self.links = Some(Arc::clone(links));
         self
     }
 

@@ -22,6 +22,8 @@ const COVERED_BYTES: usize = 40;
 const CHECKED_BYTES: usize = 36;
 /// The longest message of a request from server to client, or of its reply; they have no payload.
 pub const BACK_MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// The message of an answer to a ping.
+pub const PONG_BYTES: usize = 16;
 /// Bytes before the message.
 pub const HEAD_BYTES: usize = 56;
 const _: () = assert!(COVERED_BYTES + CODE_BYTES == HEAD_BYTES);
@@ -49,6 +51,10 @@ pub enum FrameKind {
     ControlRequest = 9,
     /// The answer.
     ControlReply = 10,
+    /// Client to server: whether it is there; see [`crate::ping`].
+    Ping = 11,
+    /// The answer.
+    Pong = 12,
 }
 
 impl FrameKind {
@@ -64,6 +70,8 @@ impl FrameKind {
             FrameKind::Talk,
             FrameKind::ControlRequest,
             FrameKind::ControlReply,
+            FrameKind::Ping,
+            FrameKind::Pong,
         ];
         all.into_iter().find(|known| *known as u16 == kind)
     }
@@ -105,6 +113,8 @@ impl FrameLimits {
                 message_bytes: self.message_bytes.min(BACK_MESSAGE_BYTES_MAX),
                 payload_bytes: 0,
             },
+            FrameKind::Ping => FrameLimits { message_bytes: 0, payload_bytes: 0 },
+            FrameKind::Pong => FrameLimits { message_bytes: PONG_BYTES, payload_bytes: 0 },
             _ => self,
         }
     }

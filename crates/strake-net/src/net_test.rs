@@ -197,6 +197,7 @@ pub(super) fn env() -> SessionEnv {
         clock: RealClock::shared(),
         waits: Arc::new(()),
         process: None,
+        links: None,
     }
 }
 

@@ -219,7 +219,7 @@ impl Shared {
         let introduction = &self.env.introduction;
         let made = Connection::open(&self.endpoint, introduction, self.service, LIMIT);
         waits.end_wait(wait);
-        made
+        made.inspect(|connection| self.env.made(connection))
     }
 }
 

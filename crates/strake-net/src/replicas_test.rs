@@ -57,6 +57,7 @@ fn env(own: &Arc<NodeCredentials>) -> SessionEnv {
         clock: RealClock::shared(),
         waits: Arc::new(()),
         process: None,
+        links: None,
     }
 }
 

@@ -13,12 +13,15 @@ use crate::calls::{CallLimits, Calls};
 use crate::credentials::{Credentials, ProvenPeer};
 use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use crate::handshake::{Refusal, Welcomed, receive_one};
+use crate::ping;
 use crate::refusals::Refusals;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::BufReader;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use strake_env::WaitNames;
+use strake_env::links::tcp::TcpFigures;
+use strake_env::links::{Link, LinkEnd};
 use strake_env::stream::{Endpoint, Listener, Stream};
 use strake_env::sync::{Condvar, Mutex, WatchedMutex};
 use strake_env::thread::{Builder, JoinHandle};
@@ -466,6 +469,7 @@ impl Core {
         stream.set_limits(None, Some(self.options.limit))?;
         peer.proven.set(proven).expect("invariant: a peer is welcomed once");
         *peer.writer.lock() = Some((stream.try_clone()?, sending));
+        let link = self.link_of(peer);
         let mut input = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
         loop {
             let mut buffer = |bytes| peer.buffer(bytes);
@@ -477,8 +481,14 @@ impl Core {
                     Err(error) if error.kind() == ErrorKind::Unreachable => return Ok(()),
                     Err(error) => return Err(error),
                 };
+            link.iter().for_each(Link::heard);
             if frame.kind == FrameKind::BackReply {
                 peer.back.deliver(frame);
+                continue;
+            }
+            if frame.kind == FrameKind::Ping {
+                let packets = link.as_ref().map_or((0, 0), Link::packets);
+                peer.pong(frame.number, packets, self.options.limit)?;
                 continue;
             }
             if frame.kind != self.handler.kinds().0 {
@@ -495,6 +505,16 @@ impl Core {
             drop(state);
             self.work_came.notify_one();
         }
+    }
+
+    /// Where the connection counts as a link with a node. A connection on which a node asks another
+    /// one something is none: it may be silent for as long as the answer takes.
+    fn link_of(&self, peer: &Arc<Peer>) -> Option<Link> {
+        let Credentials::Node(server) = &self.credentials else { return None };
+        let links = server.links.as_ref().filter(|_| self.service != Service::Node)?;
+        let node = peer.proven.get()?.node()?;
+        let end: Arc<dyn LinkEnd> = Arc::clone(peer) as Arc<dyn LinkEnd>;
+        Some(links.connected(node.as_str(), Arc::downgrade(&end)))
     }
 
     fn work(&self) {
@@ -545,6 +565,21 @@ pub(crate) fn is_passing(error: &std::io::Error) -> bool {
     !matches!(error.kind(), std::io::ErrorKind::InvalidInput | std::io::ErrorKind::NotConnected)
 }
 
+impl LinkEnd for Peer {
+    /// Clients send the pings.
+    fn ping(&self, _number: u64) -> bool {
+        false
+    }
+
+    fn figures(&self) -> Option<TcpFigures> {
+        (!self.progress.lock().closed).then(|| self.stream.figures())?
+    }
+
+    fn calls(&self) -> usize {
+        usize::MAX
+    }
+}
+
 impl Peer {
     fn new(stream: &Stream) -> Result<Arc<Peer>> {
         Ok(Arc::new(Peer {
@@ -563,6 +598,15 @@ impl Peer {
         self.progress.lock().closed = true;
         self.answered.notify_all();
         self.back.end(&Error::new(ErrorKind::Unreachable, "the client is gone"));
+    }
+
+    /// Answers a ping. A client that takes no answers is not read meanwhile, for at most `limit`
+    /// twice. Then it is left.
+    fn pong(&self, number: u64, packets: (u64, u64), limit: Duration) -> Result<()> {
+        let silent = || Error::new(ErrorKind::TimedOut, "the client takes no answers");
+        let mut writer = self.writer.try_lock_for(limit).ok_or_else(silent)?;
+        let (stream, seal) = writer.as_mut().expect("invariant: it was welcomed");
+        write_frame(stream, seal, FrameKind::Pong, number, &ping::pong(packets), &[])
     }
 
     /// Sends a request to the client and waits for its answer.

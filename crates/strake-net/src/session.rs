@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 use strake_env::WaitNames;
 use strake_env::clock::Clock;
+use strake_env::links::Links;
 use strake_env::sync::{Mutex, WatchedMutex};
 use strake_proto::{Error, ErrorKind, Result};
 
@@ -73,6 +74,17 @@ pub struct SessionEnv {
     /// The process that the services of these sessions live in, if it is started anew when it
     /// dies. Calls wait through that.
     pub process: Option<Arc<ServerProcess>>,
+    /// Where the connections count as links with nodes, if that is done.
+    pub links: Option<Arc<Links>>,
+}
+
+impl SessionEnv {
+    /// A connection was made for a session.
+    pub(crate) fn made(&self, connection: &Connection) {
+        if let Some(links) = &self.links {
+            connection.count_in(links);
+        }
+    }
 }
 
 /// The work to be done on a fresh connection before calls may use it.
@@ -290,7 +302,10 @@ impl Session {
             .whereabouts
             .site(&self.env.introduction)
             .and_then(|site| Connection::open(&site.endpoint, &site.introduction, service, limit))
-            .and_then(|connection| prepare(&connection).map(|()| Arc::new(connection)));
+            .and_then(|connection| {
+                self.env.made(&connection);
+                prepare(&connection).map(|()| Arc::new(connection))
+            });
         *self.failure.lock() = made.as_ref().err().cloned();
         let connection = made?;
         *place = Some(Arc::clone(&connection));

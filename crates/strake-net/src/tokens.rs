@@ -297,6 +297,7 @@ impl Shared {
         let (introduction, service) = (&site.introduction, self.service);
         let connection =
             Connection::answering(&site.endpoint, introduction, service, LIMIT, handler)?;
+        self.env.made(&connection);
         let sent = self.env.clock.monotonic();
         let (term, _) = ask(&connection, &Say::Attach(self.client))?;
         if let Some(known) = state.term.filter(|known| term < *known) {

@@ -13,6 +13,7 @@ mod format;
 pub mod health;
 mod histogram;
 pub mod iohist;
+pub mod links;
 pub mod metrics;
 pub mod monitor;
 pub mod operations;
@@ -22,6 +23,7 @@ pub mod requests;
 mod ring;
 pub mod slow;
 pub mod slow_report;
+pub mod tokens;
 pub mod trace;
 pub mod trace_report;
 pub mod waiters;
@@ -29,6 +31,7 @@ pub mod waiters;
 pub use chrome::write_chrome_trace;
 pub use disk_times::{DiskTimes, DiskWork, MeasuredDisk};
 pub use iohist::{BufferType, IoDirection, IoHistory, IoRecord, IoSide, print_io_history};
+pub use links::{LinkRow, print_links};
 pub use monitor::IoCounters;
 pub use operations::{
     Operation, OperationSnapshot, OperationStats, OperationSums, print_operations,
@@ -37,12 +40,13 @@ pub use recent::Recent;
 pub use request_histogram::{HistogramOrder, Pattern, RequestHistogramView, RequestHistograms};
 pub use requests::{Request, RequestKind, Requests};
 pub use slow_report::{Finding, SlowReport, print_slow_report};
+pub use tokens::{FileHolder, FileWait, HotFile, TokensView, print_tokens};
 pub use trace::{Labels, Trace, TraceEvent, TraceStatus};
 pub use trace_report::{TraceBy, TraceQuestion, TraceReport, print_trace_report};
 pub use waiters::{RequestWait, WaitGuard, WaiterSnapshot, Waiters, print_waiters};
 
 use std::sync::Arc;
-use strake_env::Clock;
+use strake_env::{Clock, Links};
 
 /// The registries in one handle, which the parts of a process share.
 pub struct Observe {
@@ -60,6 +64,8 @@ pub struct Observe {
     pub disks: DiskTimes,
     /// How long calls of NSDs take.
     pub calls: DiskTimes,
+    /// How the network is to other nodes.
+    pub links: Arc<Links>,
     /// The last minutes.
     pub recent: Recent,
     /// The trace, which runs only when somebody has started it.
@@ -71,6 +77,7 @@ impl Observe {
     pub fn new(clock: Arc<dyn Clock>, io_history_size: usize) -> Arc<Observe> {
         let trace = Arc::new(Trace::new(Arc::clone(&clock)));
         Arc::new(Observe {
+            links: Links::new(Arc::clone(&clock)),
             io: IoHistory::new(Arc::clone(&clock), io_history_size, Arc::clone(&trace)),
             waiters: Arc::new(Waiters::new(Arc::clone(&clock))),
             operations: OperationStats::new(clock, Arc::clone(&trace)),

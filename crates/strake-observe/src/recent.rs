@@ -8,6 +8,7 @@
 
 use crate::Observe;
 use crate::disk_times::{DiskRow, DiskSums, DiskWork};
+use crate::links::LinkSums;
 use crate::operations::OperationSums;
 use crate::requests::{Account, AccountKey};
 use serde::{Deserialize, Serialize};
@@ -95,6 +96,8 @@ pub struct Interval {
     pub disks: Vec<DiskRow>,
     /// The operations that ran.
     pub operations: Vec<OperationSums>,
+    /// What happened on the way to other nodes.
+    pub links: Vec<(String, LinkSums)>,
     /// The page pool at its end.
     pub pool: PoolSample,
     /// Processor time.
@@ -112,7 +115,8 @@ impl Interval {
             size_of::<DiskRow>() + sums.buckets.capacity() * size_of::<(u16, u32)>()
         });
         let operations = self.operations.capacity() * size_of::<OperationSums>();
-        size_of::<Interval>() + accounts.sum::<usize>() + disks.sum::<usize>() + operations
+        let links = self.links.capacity() * (size_of::<(String, LinkSums)>() + 64);
+        size_of::<Interval>() + links + accounts.sum::<usize>() + disks.sum::<usize>() + operations
     }
 }
 
@@ -122,6 +126,7 @@ struct Before {
     at: Duration,
     disks: BTreeMap<(NsdId, DiskWork), DiskSums>,
     operations: BTreeMap<&'static str, OperationSums>,
+    links: BTreeMap<String, LinkSums>,
     processor: ProcessorSample,
 }
 
@@ -147,9 +152,13 @@ impl Recent {
         let rows = observe.disks.sums();
         let rows = if rows.is_empty() { observe.calls.sums() } else { rows };
         let operations = observe.operations.sums();
+        let links = observe.links.view().into_iter();
+        let links: Vec<(String, LinkSums)> =
+            links.map(|view| (view.name.clone(), LinkSums::of(&view))).collect();
         let new = Before {
             at: now,
             disks: rows.iter().map(|(nsd, work, sums)| ((*nsd, *work), sums.clone())).collect(),
+            links: links.iter().cloned().collect(),
             operations: operations.iter().map(|sums| (sums.name, *sums)).collect(),
             processor: sample.processor,
         };
@@ -171,6 +180,13 @@ impl Recent {
             nanos: nanos(now.saturating_sub(before.at)),
             accounts,
             disks: disks.filter(|(_, _, sums)| sums.count > 0).collect(),
+            links: links
+                .into_iter()
+                .map(|(node, sums)| {
+                    let then = before.links.get(&node).copied().unwrap_or_default();
+                    (node, sums.since(then))
+                })
+                .collect(),
             operations: since(&operations, &before.operations),
             pool: sample.pool,
             processor: sample.processor.since(before.processor),
@@ -256,7 +272,7 @@ pub struct Window {
     /// The time of all of them, in nanoseconds.
     pub nanos: u64,
     /// The time of those in which programs waited much: the *busy* ones. Everything below is of
-    /// these, except `pool` and `all`.
+    /// these, except `pool`, `links` and `all`.
     pub busy: u64,
     /// The requests of all intervals.
     pub all: Account,
@@ -268,6 +284,8 @@ pub struct Window {
     pub disks: BTreeMap<(NsdId, DiskWork), DiskSums>,
     /// The operations.
     pub operations: BTreeMap<&'static str, OperationSums>,
+    /// What happened on the way to other nodes.
+    pub links: BTreeMap<String, LinkSums>,
     /// The page pool at the end.
     pub pool: PoolSample,
     /// Processor time.
@@ -279,6 +297,9 @@ impl Window {
     pub fn add(&mut self, interval: &Interval, filter: Filter) {
         self.nanos += interval.nanos;
         self.pool = interval.pool;
+        for (node, sums) in &interval.links {
+            self.links.entry(node.clone()).or_default().add(*sums);
+        }
         let wanted = || interval.accounts.iter().filter(|(key, _)| filter.lets_through(key));
         let took: u64 = wanted().map(|(_, account)| account.nanos()).sum();
         wanted().for_each(|(_, account)| self.all.add(account));

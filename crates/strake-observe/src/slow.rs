@@ -1,16 +1,20 @@
 //! Says where the time of the recent past went, and what is to blame for it.
 //!
 //! The time of all requests is laid out by the kind of the request and by the [`Place`] where it
-//! was spent. Causes then take their time from that: first a full file system and a slow disk,
-//! which make everything else slow, then the way in which programs write, then the page pool, the
-//! metadata, files that several programs want, the processor, and the disks. So no time is blamed
+//! was spent. Causes then take their time from that: first a full file system, a bad network, a
+//! silent node and a slow disk, which make everything else slow, then files that nodes take from
+//! each other, the way in which programs write, the page pool, the metadata, files that several
+//! programs want, the processor, and the disks. So no time is blamed
 //! twice. A cause is a [`Finding`] if it explains at least [`SHARE_MIN`] of the time and
 //! [`BLAME_MIN`] in all. Findings are ranked by the time that they explain.
+
+mod nodes;
 
 use crate::disk_times::{DiskSums, DiskWork};
 use crate::recent::Window;
 use crate::requests::{Account, AccountKey, RequestKind};
 use crate::slow_report::{Finding, SlowReport, Spent, Who};
+use crate::tokens::HotFile;
 use crate::waiters::WaiterSnapshot;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -64,6 +68,8 @@ pub enum Place {
     Space,
     /// Others use the same file.
     SameFile,
+    /// Files that other nodes hold, and leases.
+    Nodes,
     /// Anything else that is waited for.
     Others,
     /// The daemon's own work, and waiting for a processor.
@@ -72,12 +78,13 @@ pub enum Place {
 
 impl Place {
     /// All places.
-    pub const ALL: [Place; 7] = [
+    pub const ALL: [Place; 8] = [
         Place::Disks,
         Place::Metadata,
         Place::PagePool,
         Place::Space,
         Place::SameFile,
+        Place::Nodes,
         Place::Others,
         Place::Own,
     ];
@@ -90,6 +97,7 @@ impl Place {
             Place::PagePool => "room in the page pool",
             Place::Space => "space on the disks",
             Place::SameFile => "others that use the same file",
+            Place::Nodes => "files that other nodes hold",
             Place::Others => "other waits",
             Place::Own => "work in the daemon, and its turn on a processor",
         }
@@ -111,14 +119,26 @@ impl Place {
             | "sync of the same file"
             | "size of the same file"
             | "write-back of the same file" => Place::SameFile,
+            "token" | "lease" => Place::Nodes,
             "names in the same directory"
             | "opening or removal of the same file"
             | "directory move"
-            | "copy of the metadata being made" => Place::Metadata,
+            | "copy of the metadata being made"
+            | "for a change of"
+            | "for an answer of"
+            | "for a sync of"
+            | "for a connection with"
+            | "for the window of changes to"
+            | "for the node that serves"
+            | "for the server process" => Place::Metadata,
             "commit of the NSDs"
             | "gate of the writes to NSDs"
             | "note of an NSD's state"
             | "deletions of ranges"
+            | "for a strip write on"
+            | "for a strip read on"
+            | "for a commit on"
+            | "for space on"
             | strake_env::answering::PARTS => Place::Disks,
             _ if reason.starts_with("metadata ") => Place::Metadata,
             _ if reason.starts_with("NSD ") => Place::Disks,
@@ -138,6 +158,10 @@ pub struct Facts {
     pub processors: u64,
     /// What waits now.
     pub waiters: Vec<WaiterSnapshot>,
+    /// Nodes from which nothing comes now, and for how many nanoseconds.
+    pub silent: Vec<(String, u64)>,
+    /// The files that nodes take from each other, the hottest first.
+    pub hot: Vec<HotFile>,
 }
 
 impl Facts {
@@ -205,9 +229,12 @@ pub fn explain(
     spent.sort_by_key(|it| std::cmp::Reverse(it.nanos));
     let all = window.account.nanos() as f64;
     let least = (BLAME_MIN.as_nanos() as f64).max(all * SHARE_MIN);
-    let causes: [Cause<'_>; 9] = [
+    let causes: [Cause<'_>; 12] = [
         Case::full,
+        Case::network,
+        Case::silent_node,
         Case::slow_disk,
+        Case::token_conflict,
         Case::sync_per_record,
         Case::small_writes,
         Case::page_pool,
@@ -274,7 +301,7 @@ impl Case<'_> {
             id: id.to_owned(),
             title,
             nanos: nanos as u64,
-            percent: percent(nanos, self.account.nanos() as f64),
+            percent: percent(nanos, self.account.nanos() as f64).min(100),
             evidence,
             advice: advice.iter().map(|text| (*text).to_owned()).collect(),
             who,

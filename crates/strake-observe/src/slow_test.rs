@@ -1,6 +1,7 @@
 //! Each cause is named where it is staged, and none where nothing is.
 
 use super::*;
+use crate::links::LinkSums;
 use crate::recent::{PoolSample, ProcessorSample};
 use crate::requests::Request;
 use strake_env::answering::Waits;
@@ -251,4 +252,106 @@ fn times_are_written_with_three_digits() {
     for (nanos, text) in times.into_iter().chain([(123_400 * MS, "123 s")]) {
         assert_eq!(time(nanos), text);
     }
+}
+
+fn sums(packets: u64, again: u64) -> LinkSums {
+    LinkSums {
+        answered: 60,
+        trips_ns: 60 * MS,
+        packets,
+        packets_again: again,
+        quickest_ns: Some(MS / 5),
+        ..LinkSums::default()
+    }
+}
+
+#[test]
+fn a_network_that_loses_packets_is_named_before_the_disks_behind_it() {
+    let mut minute = Minute::new();
+    minute.disk(3, DiskWork::Write, 400, 60);
+    minute.ask(RequestKind::Sync, 100, (200, 1 << 20), "NSD I/O completion");
+    minute.window.links.insert("node2".into(), sums(4000, 9));
+    minute.window.links.insert("node3".into(), sums(4000, 600));
+    let report = minute.explain();
+    let first = &report.findings[0];
+    assert_eq!((&*first.id, report.findings.len()), ("network", 1));
+    assert_eq!(first.title, "The network to node3 loses packets");
+    assert!(first.evidence[0].starts_with("Of 4000 packets to node3 600 were sent again (15 %)"));
+    // What the other end sends counts too.
+    let mut back = sums(4000, 0);
+    (back.their_packets, back.their_packets_again) = (900, 90);
+    minute.window.links = [("node3".to_owned(), back)].into();
+    assert!(minute.explain().findings[0].evidence[0].contains("900 packets from node3 90"));
+    minute.window.links = [("node3".to_owned(), sums(4000, 9))].into();
+    assert_eq!(minute.found(), ["slow-disk"], "a few are lost everywhere");
+}
+
+#[test]
+fn a_network_is_slow_if_no_ping_is_fast() {
+    let mut minute = Minute::new();
+    minute.ask(RequestKind::Names, 1000, (50, 0), "metadata reply");
+    let far = LinkSums { trips_ns: 60 * 40 * MS, quickest_ns: Some(38 * MS), ..sums(4000, 0) };
+    minute.window.links.insert("node2".into(), far);
+    let report = minute.explain();
+    assert_eq!(report.findings[0].title, "The network to node2 is slow");
+    assert!(report.findings[0].evidence[0].contains("took 40.0 ms on average"), "{report:?}");
+    // Where the machine is busy, some pings take long, and not all.
+    let busy = LinkSums { quickest_ns: Some(MS), ..far };
+    minute.window.links.insert("node2".into(), busy);
+    assert_eq!(minute.found(), ["metadata"]);
+}
+
+#[test]
+fn a_node_that_was_silent_takes_no_more_than_its_silence() {
+    let mut minute = Minute::new();
+    minute.ask(RequestKind::Sync, 2, (8000, 1 << 20), "NSD I/O completion");
+    let silent = LinkSums { silent_ns: 9000 * MS, ..sums(100, 0) };
+    minute.window.links.insert("node3".into(), silent);
+    let report = minute.explain();
+    let first = &report.findings[0];
+    assert_eq!((&*first.id, &*first.title), ("silent-node", "node3 did not answer"));
+    assert_eq!(first.evidence[0], "Nothing came from node3 for 9.00 s.");
+    assert_eq!(first.nanos, 9000 * MS);
+    // Much else was slow meanwhile, and not for that.
+    minute.ask(RequestKind::Names, 4000, (20, 0), "metadata reply");
+    assert_eq!(minute.found(), ["metadata"]);
+}
+
+#[test]
+fn what_a_silent_node_holds_up_now_is_blamed_on_it() {
+    let mut minute = Minute::new();
+    minute.facts.silent = vec![("node2".into(), 6000 * MS)];
+    assert_eq!(minute.found(), [""; 0], "nobody waits");
+    minute.facts.waiters = vec![WaiterSnapshot {
+        thread: "fuse-3".into(),
+        reason: "token".into(),
+        detail: "inode 12".into(),
+        since: strake_proto::Timestamp::default(),
+        waited: Duration::from_secs(6),
+    }];
+    let report = minute.explain();
+    let ids: Vec<&str> = report.findings.iter().map(|it| it.id.as_str()).collect();
+    assert_eq!(ids, ["silent-node", "held-up"]);
+    assert_eq!(report.findings[0].evidence[0], "Now node2 has been silent for 6.00 s.");
+}
+
+#[test]
+fn files_that_nodes_take_from_each_other_are_named_by_path_and_node() {
+    let mut minute = Minute::new();
+    minute.ask(RequestKind::Write, 200, (20, 100), "token");
+    assert_eq!(minute.found(), [""; 0], "which file it is, is not known");
+    let file = |path: &str, count: u64| HotFile {
+        inode: 12,
+        path: Some(path.into()),
+        taken_per_second: count as f64 / 60.0,
+        taken_from: vec![("node1".into(), count / 2), ("node2".into(), count / 2)],
+        holders: Vec::new(),
+    };
+    minute.facts.hot = vec![file("/mnt/counter", 400), file("/mnt/other", 4)];
+    let report = minute.explain();
+    let first = &report.findings[0];
+    assert_eq!((&*first.id, first.evidence.len()), ("token-conflict", 2));
+    assert_eq!(first.title, "Nodes take /mnt/counter from each other");
+    let wanted = "/mnt/counter was taken from node1 and node2 in turn, 6.7 times a second.";
+    assert_eq!(first.evidence[0], wanted);
 }

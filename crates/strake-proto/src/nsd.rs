@@ -10,7 +10,9 @@
 //! 0   4  magic "SRPC"
 //! 4   2  protocol version (PROTOCOL_VERSION)
 //! 6   2  kind: 1 NSD request, 2 NSD reply, 3 metadata request, 4 metadata reply, 5 hello,
-//!        6 request of a server to its client, 7 reply to it, 8 part of a conversation
+//!        6 request of a server to its client, 7 reply to it, 8 part of a conversation,
+//!        9 request of a node to another, 10 reply to it, 11 ping (empty), 12 its answer (the
+//!        packets that the server has sent to that node, and those sent again: 8 bytes each)
 //! 8   8  request number, echoed by the reply; each end numbers its own requests
 //! 16  4  header length, at most MESSAGE_BYTES_MAX
 //! 20  4  payload length, at most PAYLOAD_BYTES_MAX
@@ -32,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Changes whenever a message changes. Both ends must have the same.
-pub const PROTOCOL_VERSION: u16 = 10;
+pub const PROTOCOL_VERSION: u16 = 11;
 
 /// The sender of a request, and its view of the cluster. It goes before every request on a wire. A
 /// server under a manager judges it (R2, R9; decision 0034); a server of one process does not.

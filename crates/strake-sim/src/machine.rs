@@ -259,6 +259,7 @@ impl Machine {
             clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
             waits: Arc::clone(&observe.waiters) as Arc<dyn WaitNames>,
             process: None,
+            links: None,
         };
         let options = ServerOptions { workers: 2, ..ServerOptions::new(1) };
         let at = |name: &str| Endpoint::Unix(format!("/simulated/{name}").into());

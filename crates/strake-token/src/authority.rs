@@ -659,6 +659,12 @@ impl Authority {
         })
     }
 
+    /// What each client holds of a file.
+    pub fn holders(&self, ino: Ino) -> Vec<(ClientId, Held)> {
+        let holdings = self.files.get(&ino).into_iter().flatten();
+        holdings.map(|(client, holding)| (*client, holding.held.clone())).collect()
+    }
+
     /// The number of files of which some client holds something.
     pub fn files(&self) -> usize {
         self.files.len()

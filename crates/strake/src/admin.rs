@@ -44,6 +44,10 @@ pub(crate) enum Request {
     Metrics,
     /// List everything that waits now.
     Waiters,
+    /// Report how the network to other nodes is.
+    Network,
+    /// Report which files nodes take from each other, and what waits for files.
+    Tokens,
     /// Report a histogram for each operation.
     Stats,
     /// Report what the daemon holds in memory.

@@ -244,6 +244,7 @@ impl Backend {
             clock: RealClock::shared(),
             waits: Arc::clone(observe) as _,
             process: None,
+            links: None,
         };
         let meta_endpoint = endpoint(dir, "meta");
         let limits = SessionLimits {

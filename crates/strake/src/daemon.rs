@@ -15,6 +15,7 @@ mod manage;
 mod metrics;
 mod recent;
 mod serve;
+mod tokens;
 mod trace;
 
 use crate::admin::{LINE_BYTES_MAX, Reply, Request};

@@ -26,6 +26,7 @@ mod recover;
 pub(crate) mod replicas;
 mod server;
 mod serving;
+mod tokens;
 
 pub(crate) use dir::{NodeDir, NodeFile};
 pub(crate) use messages::{

@@ -23,8 +23,8 @@ use std::sync::Arc;
 use strake_client::tokens::Tokens;
 use strake_crew::{MountLimits, MountWays, Search};
 use strake_env::RealClock;
-use strake_net::{Introduction, NodeCredentials, SessionEnv, SessionLimits};
-use strake_observe::Observe;
+use strake_net::{Introduction, NodeCredentials, Pings, SessionEnv, SessionLimits};
+use strake_observe::{Observe, TokensView};
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{ClientId, ErrorKind, NsdId, Result};
@@ -33,6 +33,7 @@ use tracing::warn;
 /// See the head of this file.
 pub(crate) struct ClusterBackend {
     dir: NodeDir,
+    own_name: String,
     /// Finds the leader.
     search: Arc<Search>,
     grant: Grant,
@@ -40,6 +41,7 @@ pub(crate) struct ClusterBackend {
     own: Arc<NodeCredentials>,
     /// Metadata, tokens and NSDs.
     ways: MountWays,
+    _pings: Pings,
 }
 
 impl ClusterBackend {
@@ -65,14 +67,16 @@ impl ClusterBackend {
             clock: RealClock::shared(),
             waits: Arc::clone(observe) as _,
             process: None,
+            links: Some(Arc::clone(&observe.links)),
         };
         let limits = MountLimits {
             leader_wait_max: RESTART_WAIT_MAX,
             nsd: SessionLimits { call: call_limit(config), ..SessionLimits::NSD },
         };
+        let _pings = Pings::start(&observe.links)?;
         let id = (fs, grant.mount.client());
         let ways = MountWays::open(&search, id, grant.nsds.clone(), limits, &env, observe)?;
-        Ok(ClusterBackend { dir, own, search, grant, ways })
+        Ok(ClusterBackend { dir, own_name: file.node, own, search, grant, ways, _pings })
     }
 
     /// The node that leads, to be asked something.
@@ -102,6 +106,16 @@ impl ClusterBackend {
     /// The name under which the file system knows this mount, and what the mount holds.
     pub(super) fn client(&self) -> (ClientId, Arc<Tokens>) {
         (self.grant.mount.client(), Arc::clone(&self.ways.tokens))
+    }
+
+    /// The name of this node.
+    pub(crate) fn own_name(&self) -> &str {
+        &self.own_name
+    }
+
+    /// Asks the leader which files nodes take from each other, and what waits for files.
+    pub(crate) fn hot_tokens(&self) -> Result<TokensView> {
+        self.leader()?.ask_leader(&LeaderRequest::Tokens { fs: self.grant.fs.id })
     }
 
     /// The NSDs that hold the metadata, as the leader says.

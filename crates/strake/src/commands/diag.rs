@@ -2,8 +2,10 @@
 
 pub(crate) mod explain;
 mod file;
+mod network;
 mod picture;
 mod slow;
+mod tokens;
 mod trace;
 
 use crate::admin::{self, Request};
@@ -23,6 +25,8 @@ use strake_proto::{Error, ErrorKind, NsdId, Result};
   strake diag explain slow       why it is slow, in words, and what to do
   strake diag iohist | tail      the last I/Os: which disk, how large, how long
   strake diag waiters            everything that waits, and for what
+  strake diag network            round trips to other nodes, silence, packets sent again
+  strake diag tokens             files that nodes take from each other, and who waits
   strake diag stats              count, rate and latency of every operation
   strake diag metrics            what Prometheus gets, for a file or a pipe
   strake diag memory             the page pool, inodes in use, and the memory of the process
@@ -33,6 +37,8 @@ pub(crate) enum DiagCommand {
     Iohist(Target),
     /// List everything that waits now, longest first.
     Waiters(Target),
+    Network(network::NetworkArgs),
+    Tokens(tokens::TokensArgs),
     /// Show the count and latency of every operation since the start.
     Stats(Target),
     /// Print all metrics in the text format of Prometheus.
@@ -53,6 +59,8 @@ pub(crate) fn run(command: &DiagCommand) -> Result<()> {
         DiagCommand::Stats(target) => (target, Request::Stats),
         DiagCommand::Memory(target) => (target, Request::Memory),
         DiagCommand::Metrics(target) => (target, Request::Metrics),
+        DiagCommand::Network(args) => return network::run(args),
+        DiagCommand::Tokens(args) => return tokens::run(args),
         DiagCommand::Explain(args) => return explain::run(args),
         DiagCommand::Trace(command) => return trace::run(command),
     };
@@ -94,7 +102,10 @@ pub(crate) fn run(command: &DiagCommand) -> Result<()> {
             text = serde_json::from_value(value).map_err(unreadable)?;
             Ok(())
         }
-        DiagCommand::Explain(_) | DiagCommand::Trace(_) => Ok(()),
+        DiagCommand::Network(_)
+        | DiagCommand::Tokens(_)
+        | DiagCommand::Explain(_)
+        | DiagCommand::Trace(_) => Ok(()),
     };
     printed.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
     print!("{text}");

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::time::Duration;
 use strake_array::NsdView;
+use strake_env::links::SILENT_MIN;
 use strake_env::process::{MachineTimes, machine_times};
 use strake_env::{Clock, RealClock};
 use strake_observe::recent::{Filter, INTERVAL, PoolSample, ProcessorSample, Sample};
@@ -94,17 +95,40 @@ impl Daemon {
         views.map(|view| (view.nsd, view.total, view.free)).collect()
     }
 
+    /// The nodes from which nothing comes although there are connections with them, and for how
+    /// many nanoseconds.
+    fn silent_nodes(&self) -> Vec<(String, u64)> {
+        let peers = self.observe.links.view().into_iter();
+        let long = u64::try_from(SILENT_MIN.as_nanos()).unwrap_or(u64::MAX);
+        let silent = peers.filter(|peer| peer.connections > 0 && peer.silence_ns >= long);
+        silent.map(|peer| (peer.name, peer.silence_ns)).collect()
+    }
+
     /// What took the time of the last `since`.
     pub(super) fn explain_slow(&self, since: Duration, filter: Filter) -> SlowReport {
         self.record_now();
         let window = self.recent().window(since, RealClock.monotonic(), filter);
+        let waiters = self.observe.waiters.snapshot_with_locks();
+        let mut silent = self.silent_nodes();
+        // The leader is asked only where somebody waits for what others hold.
+        let waited = window.account.waits.iter().any(|(_, reason, _)| *reason == "token")
+            || waiters.iter().any(|it| it.reason == "token");
+        let tokens = waited.then(|| self.recent_tokens()).flatten().unwrap_or_default();
+        for (node, nanos) in tokens.silent {
+            let holds = tokens.waits.iter().any(|wait| wait.holders.contains(&node));
+            if holds && silent.iter().all(|(known, _)| *known != node) {
+                silent.push((node, nanos));
+            }
+        }
         let nsds = self.array.nsds().into_iter().map(|view| view.nsd);
         let nsds: BTreeMap<NsdId, String> = nsds.map(|nsd| (nsd, self.nsd_name(nsd))).collect();
         let facts = Facts {
             nsds,
             space: self.space(),
             processors: strake_env::thread::available_parallelism().map_or(1, usize::from) as u64,
-            waiters: self.observe.waiters.snapshot_with_locks(),
+            waiters,
+            silent,
+            hot: tokens.hot,
         };
         let name = |process| self.observe.requests.name(process);
         slow::explain(since, &window, &facts, &name)

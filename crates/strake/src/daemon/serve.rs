@@ -2,7 +2,9 @@
 
 use super::check::{self, Checks};
 use super::figures::Figures;
+use super::known::Known;
 use super::manage::NewDisk;
+use super::tokens::KnownTokens;
 use crate::admin::{FsCounters, Request, Status};
 use crate::assemble;
 use crate::backend::Backend;
@@ -20,7 +22,7 @@ use strake_env::sync::Mutex;
 use strake_fuse::{FuseMount, KernelOptions, MountOptions, StayAwake};
 use strake_manager::{Manager, after_crash};
 use strake_observe::health::SpaceHistory;
-use strake_observe::{IoCounters, Observe};
+use strake_observe::{IoCounters, LinkRow, Observe};
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdContext;
 use strake_proto::{ByteCount, Code, Error, ErrorKind, NsdId, Result, SlotIndex};
@@ -32,6 +34,8 @@ pub(crate) struct Daemon {
     config: Mutex<NodeConfig>,
     /// What listings have shown last.
     pub(super) figures: Figures,
+    /// What the leader said last about tokens.
+    pub(super) tokens: KnownTokens,
     /// The check under way.
     pub(super) checks: Checks,
     /// Held while a request or a job changes the list of disks.
@@ -100,6 +104,7 @@ impl Daemon {
             dir: dir.clone(),
             config: Mutex::new(config),
             figures: Figures::new(*described, &clock, &observe.waiters),
+            tokens: Known::new(None, &clock, &observe.waiters),
             checks: Checks::default(),
             managing: Mutex::new(()),
             observe,
@@ -215,7 +220,12 @@ impl Daemon {
             Request::CheckStatus => encode(&self.checks.status()),
             Request::IoHistory => encode(&self.observe.io.snapshot()),
             Request::Metrics => encode(&self.metrics()?),
-            Request::Waiters => encode(&self.observe.waiters.snapshot_with_locks()),
+            Request::Waiters => encode(&self.waiters()),
+            Request::Tokens => encode(&self.tokens_view()?),
+            Request::Network => {
+                let rows = self.observe.links.view().into_iter().map(LinkRow::from);
+                encode(&rows.collect::<Vec<LinkRow>>())
+            }
             Request::Stats => encode(&self.observe.operations.snapshot()),
             Request::Memory => encode(&self.memory()?),
             Request::IoCounters { reset } => encode(&self.io_counters(*reset)),

@@ -65,6 +65,7 @@ impl Node {
                 }
             }),
             waits: Arc::clone(&self.observe) as _,
+            links: Some(Arc::clone(&self.observe.links)),
             config: quorum::config(self.file.id),
             first,
         })?;

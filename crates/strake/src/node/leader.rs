@@ -88,6 +88,7 @@ impl Node {
                 let suspend = |manager: &Manager| manager.set_suspended(*nsd, *suspended);
                 encode(&self.at_work(*fs)?.manage(suspend)?)
             }
+            LeaderRequest::Tokens { fs } => encode(&self.tokens(*fs)?),
             LeaderRequest::Places { fs } => {
                 let cluster = self.cluster();
                 let record = cluster.fs(*fs).ok_or(ErrorKind::NotFound)?;
@@ -269,6 +270,7 @@ impl Node {
             clock: RealClock::shared(),
             waits: Arc::clone(&self.observe) as _,
             process: None,
+            links: Some(Arc::clone(&self.observe.links)),
         };
         let introduce = introduce(&self.own);
         let ways = |limits| NsdWays::new(&introduce, self.places(cluster, fs), env.clone(), limits);

@@ -29,6 +29,8 @@ pub(crate) enum Request {
 pub(crate) enum NodeRequest {
     /// Report whether all is well here. The answer is a [`NodeState`].
     State,
+    /// How the network to other nodes is: a list of rows ([`strake_observe::LinkRow`]).
+    Network,
     /// End the server process.
     Stop {
         /// Even if file systems are mounted.
@@ -112,7 +114,12 @@ impl NodeRequest {
         use NodeRequest as It;
         matches!(
             self,
-            It::State | It::IsMounted { .. } | It::Records { .. } | It::Replica | It::Serves { .. }
+            It::State
+                | It::Network
+                | It::IsMounted { .. }
+                | It::Records { .. }
+                | It::Replica
+                | It::Serves { .. }
         )
     }
 }
@@ -260,6 +267,12 @@ pub(crate) enum LeaderRequest {
         /// Bytes per second at most; 0 for no limit.
         rate: u64,
     },
+    /// The files that nodes take from each other, and what waits for files. The answer is a
+    /// [`strake_observe::TokensView`].
+    Tokens {
+        /// The file system.
+        fs: FsId,
+    },
     /// End a `CheckStrips` soon, if it is under way.
     EndCheckStrips {
         /// The file system.
@@ -307,6 +320,7 @@ impl LeaderRequest {
             | It::Scrub { .. }
             | It::Places { .. }
             | It::ReplaceNsd { .. }
+            | It::Tokens { .. }
             | It::SuspendNsd { .. } => Answerer::Serving,
         }
     }
@@ -330,6 +344,7 @@ impl LeaderRequest {
             | It::Holders { fs }
             | It::Scrub { fs, .. }
             | It::Places { fs }
+            | It::Tokens { fs }
             | It::ReplaceNsd { fs, .. }
             | It::SuspendNsd { fs, .. } => Some(*fs),
             It::DeleteFs { fs }

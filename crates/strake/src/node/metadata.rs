@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use strake_crew::metadata::{self, Peers, Ways};
 use strake_crew::{Introduce, Lead, MetadataParts};
-use strake_env::{Clock, RealClock};
+use strake_env::{Clock, Links, RealClock};
 use strake_net::{ReplicaPort, WaitNames};
 use strake_proto::meta::Configuration;
 use strake_proto::{ErrorKind, FsId, Result};
@@ -42,6 +42,7 @@ impl Node {
             }),
             introduce: introduce(&self.own),
             waits: Arc::clone(&self.observe) as _,
+            links: Arc::clone(&self.observe.links),
         };
         let identity = metadata::identity(cluster.id, id, ReplicaId(self.file.id.0));
         let bell = Arc::clone(&self.ended);
@@ -113,12 +114,14 @@ struct OtherNodes {
     number_of: NumberOf,
     introduce: Introduce,
     waits: Arc<dyn WaitNames>,
+    links: Arc<Links>,
 }
 
 impl Peers for OtherNodes {
     fn ways(&self) -> Arc<dyn Ways> {
         let (find, introduce) = (Arc::clone(&self.find), Arc::clone(&self.introduce));
-        replicas::Ways::new(Some(self.fs), find, introduce, Arc::clone(&self.waits))
+        let (waits, links) = (Arc::clone(&self.waits), Some(Arc::clone(&self.links)));
+        replicas::Ways::new(Some(self.fs), find, introduce, waits, links)
     }
 
     fn inbox(&self, replica: &Arc<Replica>) -> Arc<dyn ReplicaPort> {

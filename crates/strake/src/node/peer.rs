@@ -69,7 +69,9 @@ impl Peer {
                 MAJORITY_ANSWER_MAX
             }
             Request::Leader(
-                LeaderRequest::Holders { .. } | LeaderRequest::EndCheckStrips { .. },
+                LeaderRequest::Holders { .. }
+                | LeaderRequest::Tokens { .. }
+                | LeaderRequest::EndCheckStrips { .. },
             ) => QUICK_ANSWER_MAX,
             _ => ANSWER_MAX,
         };

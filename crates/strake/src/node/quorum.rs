@@ -25,7 +25,7 @@ use std::time::Duration;
 use strake_crew::Introduce;
 use strake_crew::metadata::Ways as _;
 use strake_env::disk::file::{Allocation, FileDisk};
-use strake_env::{Disk, RealClock};
+use strake_env::{Disk, Links, RealClock};
 use strake_net::{ReplicaPort, WaitNames};
 use strake_proto::{ClusterId, Error, ErrorKind, Result};
 use strake_replica::core::{Config, Refusal, RoleName};
@@ -56,6 +56,8 @@ pub(super) struct QuorumParts {
     pub(super) find: Find,
     pub(super) publish: Publish,
     pub(super) waits: Arc<dyn WaitNames>,
+    /// Where the connections to other replicas count.
+    pub(super) links: Option<Arc<Links>>,
     pub(super) config: Config,
 }
 
@@ -176,8 +178,9 @@ impl Quorum {
     /// # Errors
     /// `Corrupt` if its journal is damaged; the host's.
     pub(super) fn start(parts: QuorumParts) -> Result<Quorum> {
-        let QuorumParts { first, own, introduce, disk, find, publish, waits, config } = parts;
-        let ways = Ways::new(None, find, introduce, Arc::clone(&waits));
+        let QuorumParts { first, own, introduce, disk, find, publish, waits, links, config } =
+            parts;
+        let ways = Ways::new(None, find, introduce, Arc::clone(&waits), links);
         let applied = Applied::default();
         let machine = RecordsMachine { applied: Arc::clone(&applied), publish };
         let replica = Replica::start(Parts {

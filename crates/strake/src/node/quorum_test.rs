@@ -80,6 +80,7 @@ impl World {
             find: Arc::new(move |id| places.lock().get(&id).cloned()),
             publish: Box::new(|_| ()),
             waits: Arc::new(()),
+            links: None,
             config,
         });
         let quorum = Arc::new(quorum.expect("its journal is there"));
@@ -266,6 +267,7 @@ impl Lonely {
             find: Arc::new(|_| None),
             publish: Box::new(|_| ()),
             waits: Arc::new(()),
+            links: None,
             config: config(own),
         });
         Lonely(quorum.expect("its journal is there"))

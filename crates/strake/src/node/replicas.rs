@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_crew::{Introduce, Place, metadata};
-use strake_env::RealClock;
 use strake_env::sync::Mutex;
+use strake_env::{Links, RealClock};
 use strake_net::{Endpoint, ProvenPeer, ReplicaPort, ReplicaWay, SessionEnv, WaitNames};
 use strake_proto::{Error, ErrorKind, FsId, Result};
 use strake_replica::core::{ChangeRefusal, RoleName};
@@ -167,6 +167,7 @@ pub(crate) struct Ways {
     find: Find,
     introduce: Introduce,
     waits: Arc<dyn WaitNames>,
+    links: Option<Arc<Links>>,
     open: Mutex<BTreeMap<ReplicaId, (Place, ReplicaWay)>>,
 }
 
@@ -177,8 +178,9 @@ impl Ways {
         find: Find,
         introduce: Introduce,
         waits: Arc<dyn WaitNames>,
+        links: Option<Arc<Links>>,
     ) -> Arc<Ways> {
-        Arc::new(Ways { of, find, introduce, waits, open: Mutex::default() })
+        Arc::new(Ways { of, find, introduce, waits, links, open: Mutex::default() })
     }
 
     fn way_to(&self, place: &Place) -> Result<ReplicaWay> {
@@ -187,6 +189,7 @@ impl Ways {
             clock: RealClock::shared(),
             waits: Arc::clone(&self.waits),
             process: None,
+            links: self.links.clone(),
         };
         ReplicaWay::open(Endpoint::Tcp(place.address), self.of, env)
     }

@@ -39,9 +39,9 @@ use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock, Rng, Stops};
 use strake_net::{
     ClusterAuthority, ControlPort, Door, Endpoint, JoinDesk, Listener, Members, NodeCredentials,
-    NodeServer, ProvenPeer, ServerOptions, Service,
+    NodeServer, Pings, ProvenPeer, ServerOptions, Service,
 };
-use strake_observe::Observe;
+use strake_observe::{LinkRow, Observe};
 use strake_proto::{Error, ErrorKind, FsId, NodeIdentity, NsdId, Result, Role};
 use tracing::{error, info, warn};
 
@@ -72,6 +72,7 @@ pub(super) struct Node {
     /// Why it has none although it is of the quorum.
     pub(super) quorum_fault: Mutex<Option<String>>,
     pub(super) observe: Arc<Observe>,
+    _pings: Pings,
     /// True while no other node answers, so that the log says so once.
     pub(super) is_alone: AtomicBool,
     /// Counts the times that other nodes were asked for newer records.
@@ -246,6 +247,9 @@ impl Node {
             Err(error) => return Err(error),
         };
         let server = NodeServer::new(&own)?.with_members(Arc::new(Admitted(Arc::clone(&cluster))));
+        let observe = Observe::new(RealClock::shared(), 512);
+        let pings = Pings::start(&observe.links)?;
+        let server = server.with_links(&observe.links);
         let server = match &desk {
             Some(desk) => server.with_desk(Arc::clone(desk)),
             None => server,
@@ -265,7 +269,8 @@ impl Node {
             served: Mutex::default(),
             faults: Mutex::default(),
             cluster,
-            observe: Observe::new(RealClock::shared(), 512),
+            observe,
+            _pings: pings,
             storing: Mutex::new(()),
             quorum: Mutex::new(None),
             quorum_fault: Mutex::new(None),
@@ -502,6 +507,10 @@ impl Node {
     fn answer_node(self: &Arc<Node>, request: &NodeRequest) -> Result<Value> {
         match request {
             NodeRequest::State => encode(&self.state()),
+            NodeRequest::Network => {
+                let rows = self.observe.links.view().into_iter().map(LinkRow::from);
+                encode(&rows.collect::<Vec<LinkRow>>())
+            }
             NodeRequest::Stop { force } => self.stop(*force),
             NodeRequest::MakeNsds { nsds, force } => encode(&self.make_nsds(nsds, *force)?),
             NodeRequest::DropNsds { nsds } => encode(&self.drop_nsds(nsds)?),
