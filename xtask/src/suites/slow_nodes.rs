@@ -114,11 +114,11 @@ fn story(lab: &Lab<'_>, checks: &mut Checks) -> Result<(), String> {
     checks.record("a file that two nodes take from each other is named first", taken);
     checks.record("`diag tokens` has it at the top", lab.tokens_show("counter"));
 
-    lab.succeeds("node 1 lose 20")?;
+    lab.succeeds("node 1 lose 15")?;
     let lossy = lab.stage(&[(1, COPY)], "network", &["loses packets", "packets to node"]);
     checks.record("a network that loses what a node sends is named first", lossy);
     lab.succeeds("node 1 heal")?;
-    lab.succeeds("node 3 lose 20")?;
+    lab.succeeds("node 3 lose 15")?;
     let lossy = lab.stage(&[(1, COPY)], "network", &["network to node3", "packets from node3"]);
     checks.record("one that loses what it should receive is named first", lossy);
     lab.succeeds("node 3 heal")?;
