@@ -16,7 +16,7 @@ use crate::invalidate::Outdated;
 use crate::lease::dead;
 use crate::memory::file::Content;
 use crate::mount::Mount;
-use crate::tokens::{GiveUp, Given};
+use crate::tokens::{Drops, GiveUp, Given};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl GiveUp for Mount {
         self.array.io.versions().raise(number);
     }
 
-    fn flush(&self, ino: Ino, given: &Given) {
+    fn save(&self, ino: Ino, given: &Given) {
         let inode = self.table.find(ino);
         if given.begins_beside() {
             let pinned = self.table.pin(ino);
@@ -41,9 +41,9 @@ impl GiveUp for Mount {
             {
                 warn!(target: "tokens", "inode {ino} is not written beside others: {error}");
             }
-            self.save(&pinned);
+            self.save_file(&pinned);
         } else if let Some(inode) = &inode {
-            self.save(inode);
+            self.save_file(inode);
         }
         // Names that this client has changed are in no inode's state.
         if self.array.meta.has_unsynced()
@@ -51,9 +51,13 @@ impl GiveUp for Mount {
         {
             error!(target: "tokens", "the metadata is not durable: {error}");
         }
-        let stores = self.tokens.as_ref().is_some_and(|tokens| tokens.is_written(ino));
-        if !given.was_beside() && (!given.keeps_sight() || stores) {
-            self.drop_from_caches(ino);
+    }
+
+    fn drop_from_caches(&self, ino: Ino, drops: Drops) {
+        match drops {
+            Drops::Nothing => {}
+            Drops::Attributes => self.outdate(Outdated::Attributes(ino)),
+            Drops::All => self.outdate(Outdated::Contents { ino, range: 0..u64::MAX }),
         }
     }
 
@@ -113,7 +117,7 @@ impl GiveUp for Mount {
         let count = dirty.len();
         dirty.iter().for_each(|inode| self.lose(inode, dead()));
         for ino in files {
-            self.drop_from_caches(*ino);
+            self.outdate(Outdated::Contents { ino: *ino, range: 0..u64::MAX });
             if let Some(inode) = self.table.find(*ino) {
                 self.discard(&inode);
                 inode.core.lock().forget_all();
@@ -130,10 +134,6 @@ impl GiveUp for Mount {
         // Blocks that were written without the NSD must be in the metadata, because the manager
         // compares the blocks that it finds there.
         self.array.io.nsds().write_again(nsd) && sync_all(self).is_ok()
-    }
-
-    fn has_caches(&self) -> bool {
-        self.adapter.get().is_some()
     }
 }
 
@@ -160,7 +160,7 @@ impl Mount {
     }
 
     /// Makes a file durable. If that fails for good, what is dirty is dropped.
-    fn save(&self, inode: &Arc<InodeState>) {
+    fn save_file(&self, inode: &Arc<InodeState>) {
         let start = self.array.clock.monotonic();
         loop {
             let Err(error) = self.save_once(inode) else { return };
@@ -196,20 +196,19 @@ impl Mount {
         inode.core.lock().forget();
     }
 
-    /// Has the adapter's caches drop a file, however long that takes: they would show what is no
-    /// longer so.
-    fn drop_from_caches(&self, ino: Ino) {
+    /// Has the adapter's caches drop something, however long that takes: they would show what is
+    /// no longer so.
+    fn outdate(&self, what: Outdated) {
         let Some(adapter) = self.adapter.get() else { return };
         loop {
-            let outdated = Outdated::Contents { ino, range: 0..u64::MAX };
             let dropped = adapter
-                .invalidate(outdated)
+                .invalidate(what.clone())
                 .and_then(|dropping| dropping.wait(&self.array.observe.waiters, DROP_MAX));
             match dropped {
                 Ok(()) => return,
                 // It is gone, and its caches with it.
                 Err(error) if error.kind() == ErrorKind::Unreachable => return,
-                Err(error) => warn!(target: "tokens", "inode {ino} is still cached: {error}"),
+                Err(error) => warn!(target: "tokens", "{what} is still cached: {error}"),
             }
         }
     }

@@ -96,6 +96,8 @@ mod known_test;
 #[cfg(test)]
 mod lock_test;
 #[cfg(test)]
+mod mapped_test;
+#[cfg(test)]
 mod overwrite_test;
 #[cfg(test)]
 mod patch_test;

@@ -72,7 +72,7 @@ impl Mount {
     pub(crate) fn take_to_read(&self, ino: Ino) -> Result<Use<'_>> {
         match &self.tokens {
             None => Ok(Use::LONE),
-            Some(tokens) => tokens.take(&[want(ino, tokens.read_mode(ino))], Access::Data),
+            Some(tokens) => tokens.take(&[want(ino, tokens.read_mode(ino))], Access::Read),
         }
     }
 
@@ -80,7 +80,7 @@ impl Mount {
     pub(crate) fn take_to_change(&self, ino: Ino) -> Result<Use<'_>> {
         match &self.tokens {
             None => Ok(Use::LONE),
-            Some(tokens) => tokens.take(&[exclusive(ino)], Access::Data),
+            Some(tokens) => tokens.take(&[exclusive(ino)], Access::Write),
         }
     }
 
@@ -92,7 +92,7 @@ impl Mount {
         let last = offset.saturating_add((count as u64).max(1) - 1).min(FILE_BYTES_MAX);
         let (from, to) = (offset.min(last) / block_size, last / block_size + 1);
         let blocks = BlockRange::new(BlockIndex(from), BlockIndex(to));
-        tokens.take(&[beside(ino, blocks)], Access::Data)
+        tokens.take(&[beside(ino, blocks)], Access::Write)
     }
 
     /// Takes the tokens of an operation that opens a file, and counts the handle.

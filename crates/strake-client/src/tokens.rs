@@ -9,9 +9,16 @@
 //! durable, caches drop it, and only then does the authority hear of it.
 //!
 //! **The kernel** may wait in the midst of that: it drops a page only after the reads and writes of
-//! it that it has sent are answered. So while caches drop, reads and writes of that file are
-//! *served* under the token that is still held (`Access::Data`). When the caches have
-//! dropped all, and nothing was served meanwhile, new ones wait; else it is done once more.
+//! it that it has sent are answered. So while caches take long to drop, reads and writes of that
+//! file are *served* under the token that is still held. When the caches have dropped all, and
+//! nothing was served meanwhile, new ones wait. Else it is done once more, with more patience each
+//! time: a program that reads and writes without a pause keeps the file from nobody.
+//!
+//! **Pages that a program may store to.** A program stores to a mapped page without a word. So
+//! while a handle may write a file, the kernel gets pages of it only under its exclusive token
+//! ([`Tokens::read_mode`]). Such a handle is opened under that token. So where the token is less,
+//! the kernel has no page of the file, and nobody waits for pages when it is given up: a read of a
+//! page may be waiting for more just then, with the page locked.
 //!
 //! **Writing beside others.** A write asks for its blocks ([`beside`]). It gets the whole file
 //! exclusively where nobody else uses it, and holds it like any other. Where another client writes
@@ -27,6 +34,12 @@
 //!
 //! **Locks.** `state` is a leaf. Messages are sent without it.
 
+mod given;
+mod wants;
+
+pub(crate) use given::{Drops, GiveUp, Given};
+pub(crate) use wants::{beside, exclusive, shared, want};
+
 use crate::lease::{Lease, dead};
 use crate::locks::Locks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -37,12 +50,13 @@ use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_env::workers::{Refused, WorkerLimits, Workers};
 use strake_observe::Observe;
 use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, Result};
-use strake_token::held::{Limit, RangeWant, Want};
+use strake_token::held::{Limit, Want};
 use strake_token::holder::{Effect, UseId};
 use strake_token::message::{Reply, Request, Term};
 use strake_token::port::{ToAuthority, ToClient};
-use strake_token::{BlockRange, Holder, Mode};
+use strake_token::{Holder, Mode};
 use tracing::error;
+use wants::{merged, text};
 
 /// An unanswered request is sent again after that long.
 const REPEAT: Duration = Duration::from_secs(1);
@@ -57,74 +71,19 @@ const BURY_MAX: Duration = Duration::from_secs(600);
 const HOLD_MAX: Duration = Duration::from_secs(10);
 /// So many files are given up at once.
 const GIVING_THREADS: usize = 16;
-
-/// What is done before tokens are given up. Implemented by what has the data.
-pub(crate) trait GiveUp: Send + Sync {
-    /// Notes that this client was given a grant. Called before its tokens are used.
-    fn granted(&self, number: GrantNumber);
-
-    /// Makes durable what was changed under the tokens of a file, and has the adapter's caches drop
-    /// the file. Called again if the adapter read or wrote the file meanwhile.
-    fn flush(&self, ino: Ino, given: &Given);
-
-    /// Drops from memory what is given up. Nobody uses that, and nothing of it is dirty. Called
-    /// once after the last flush.
-    fn forget(&self, ino: Ino, given: &Given);
-
-    /// Whether the file, which was just flushed, is one that clients may write beside each other.
-    fn may_be_written_beside(&self, ino: Ino) -> bool;
-
-    /// Uses these NSDs no more: they miss writes of other clients from now on.
-    fn leave(&self, nsds: &[NsdId]);
-
-    /// This client was declared dead. Drops all that is in memory, dirty or not, and has the
-    /// adapter's caches drop these files. No operation is under way.
-    fn bury(&self, files: &[Ino]);
-
-    /// Writes to this NSD again, does not read it, and makes durable all that was written before.
-    /// False if that is not possible now.
-    fn write_again(&self, nsd: NsdId) -> bool;
-
-    /// Whether the adapter has caches, which may wait for reads and writes while they drop.
-    fn has_caches(&self) -> bool;
-}
-
-/// What is given up of a file.
-#[derive(Debug)]
-pub(crate) struct Given {
-    /// The mode in which the inode was held.
-    pub(crate) from: Option<Mode>,
-    /// The most that is kept.
-    pub(crate) limit: Limit,
-}
-
-impl Given {
-    /// Whether this client writes beside others, before and after: only blocks are given up.
-    pub(crate) fn is_blocks(&self) -> bool {
-        self.was_beside() && self.limit.inode == Some(Mode::Writing)
-    }
-
-    /// Whether this client wrote beside others. Then the adapter's caches have nothing of the file.
-    pub(crate) fn was_beside(&self) -> bool {
-        self.from == Some(Mode::Writing)
-    }
-
-    /// Whether this client had the file to itself, and is to write it beside others from now on.
-    pub(crate) fn begins_beside(&self) -> bool {
-        self.from == Some(Mode::Exclusive) && self.limit.inode == Some(Mode::Writing)
-    }
-
-    /// Whether the file may still be looked at.
-    pub(crate) fn keeps_sight(&self) -> bool {
-        !self.was_beside() && self.limit.inode == Some(Mode::Shared)
-    }
-}
+/// While caches drop a file, reads and writes of it wait at first for at least that long before
+/// they are served. Caches that need no answer are done by then.
+const PATIENCE: Duration = Duration::from_millis(2);
+/// They never wait longer than that.
+const PATIENCE_MAX: Duration = Duration::from_secs(1);
 
 /// What an operation does with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// It reads or writes bytes, perhaps for a page of the kernel.
-    Data,
+    /// It reads bytes, perhaps for a page of the kernel.
+    Read,
+    /// It writes bytes, perhaps of a page of the kernel.
+    Write,
     /// All else.
     Other,
 }
@@ -132,8 +91,8 @@ pub(crate) enum Access {
 /// A file that is being given up.
 #[derive(Default)]
 struct Giving {
-    /// Whether reads and writes are still served.
-    serves: bool,
+    /// The time from which on reads and writes are served, while caches drop the file.
+    serves: Option<Duration>,
     /// Those under way.
     active: u32,
     /// Those that ever began.
@@ -159,6 +118,8 @@ struct State {
     granted: VecDeque<Ino>,
     listed: HashSet<Ino>,
     files_max: usize,
+    /// When everything that is not answered was last sent again.
+    repeated: Duration,
     /// Operations under way.
     active: usize,
     ended: bool,
@@ -265,6 +226,7 @@ impl Tokens {
             granted: VecDeque::new(),
             listed: HashSet::new(),
             files_max,
+            repeated: Duration::ZERO,
             active: 0,
             ended: false,
         };
@@ -347,9 +309,6 @@ impl Tokens {
         if self.lease.is_dead() {
             return Err(dead());
         }
-        if let Some(served) = self.serve(&mut state, &wants, access) {
-            return Ok(served);
-        }
         let (number, effects) = state.holder.begin(wants.clone());
         let todo = state.absorb(effects);
         if state.begun.remove(&number) {
@@ -372,24 +331,41 @@ impl Tokens {
             if state.begun.remove(&number) {
                 return Ok(self.begun(&mut state, number, wants));
             }
-            if let Some(served) = self.serve(&mut state, wants, access) {
+            let now = self.clock.monotonic();
+            if let Some(served) = self.serve(&mut state, wants, access, now) {
                 state.abandoned.insert(number);
                 return Ok(served);
             }
-            let is_late = self.clock.monotonic().saturating_sub(start) >= WAIT_MAX;
+            let is_late = now.saturating_sub(start) >= WAIT_MAX;
             if state.ended || is_late {
                 state.abandoned.insert(number);
                 let kind = if is_late { ErrorKind::TimedOut } else { ErrorKind::Unreachable };
                 return Err(Error::new(kind, format!("no token for {}", text(wants))));
             }
-            if self.changed.wait_for(&mut state, REPEAT).timed_out() {
-                let effects = state.holder.repeat();
-                let todo = state.absorb(effects);
-                drop(state);
-                self.perform(todo);
-                state = self.state.lock();
+            // Whatever else was heard meanwhile.
+            let repeats = state.repeated.max(start) + REPEAT;
+            if now >= repeats {
+                state = self.repeat(state, now);
+                continue;
             }
+            let serves = state.serves(wants, access).filter(|serves| *serves > now);
+            let pause = serves.unwrap_or(repeats).min(repeats) - now;
+            self.changed.wait_for(&mut state, pause);
         }
+    }
+
+    /// Sends again all that is not answered. The lock is released meanwhile.
+    fn repeat<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        now: Duration,
+    ) -> MutexGuard<'a, State> {
+        state.repeated = now;
+        let effects = state.holder.repeat();
+        let todo = state.absorb(effects);
+        drop(state);
+        self.perform(todo);
+        self.state.lock()
     }
 
     fn begun(&self, state: &mut State, number: UseId, wants: &[Want]) -> Use<'_> {
@@ -402,16 +378,23 @@ impl Tokens {
     }
 
     /// Serves a read or write of a file that is being given up and still held.
-    fn serve(&self, state: &mut State, wants: &[Want], access: Access) -> Option<Use<'_>> {
-        let ([want], Access::Data) = (wants, access) else { return None };
-        let giving = state.giving.get_mut(&want.ino).filter(|giving| giving.serves)?;
-        if !state.holder.in_use(want.ino).covers(want) {
+    fn serve(
+        &self,
+        state: &mut State,
+        wants: &[Want],
+        access: Access,
+        now: Duration,
+    ) -> Option<Use<'_>> {
+        let serves = state.serves(wants, access)?;
+        if now < serves {
             return None;
         }
+        let ino = wants[0].ino;
+        let giving = state.giving.get_mut(&ino)?;
         giving.active += 1;
         giving.served += 1;
         state.active += 1;
-        Some(Use { tokens: Some(self), kind: Kind::Served(want.ino), beside: None })
+        Some(Use { tokens: Some(self), kind: Kind::Served(ino), beside: None })
     }
 
     fn end(&self, number: UseId) {
@@ -428,17 +411,20 @@ impl Tokens {
 
     /// Like [`Tokens::take`], for an operation that opens a file. The handle counts from now on;
     /// if the operation fails, it is to be closed again.
+    ///
+    /// # Panics
+    /// If a handle is to write, and not the exclusive token is wanted: see the file's head.
     pub(crate) fn take_open(&self, want: Want, writing: bool) -> Result<Use<'_>> {
-        {
-            let mut state = self.state.lock();
-            let handles = state.handles.entry(want.ino).or_default();
-            handles.all += 1;
-            handles.writing += u32::from(writing);
-        }
         let ino = want.ino;
+        assert!(!writing || want.inode == Some(Mode::Exclusive), "handles that write need it");
+        self.state.lock().handles.entry(ino).or_default().all += 1;
         let taken = self.take(&[want], Access::Other);
-        if taken.is_err() {
-            self.close(ino, writing);
+        match &taken {
+            Ok(_) if writing => {
+                self.state.lock().handles.entry(ino).or_default().writing += 1;
+            }
+            Ok(_) => {}
+            Err(_) => self.close(ino, false),
         }
         taken
     }
@@ -462,13 +448,7 @@ impl Tokens {
     /// The mode in which a read takes a file. While a handle may write it, a program may store to a
     /// mapped page without a word, so that a page that was read must be the only one there is.
     pub(crate) fn read_mode(&self, ino: Ino) -> Mode {
-        let handles = self.state.lock().handles.get(&ino).copied().unwrap_or_default();
-        if handles.writing > 0 { Mode::Exclusive } else { Mode::Shared }
-    }
-
-    /// Whether a handle of this client may write a file.
-    pub(crate) fn is_written(&self, ino: Ino) -> bool {
-        self.read_mode(ino) == Mode::Exclusive
+        if self.state.lock().is_written(ino) { Mode::Exclusive } else { Mode::Shared }
     }
 
     /// The token that this client holds of a file.
@@ -525,19 +505,14 @@ impl Tokens {
         let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) else { return };
         let from = self.held(ino);
         let given = Given { from, limit: limit.clone() };
-        let serves = keeper.has_caches() && !given.was_beside();
-        self.state.lock().giving.insert(ino, Giving { serves, ..Giving::default() });
-        self.changed.notify_all();
+        self.state.lock().giving.insert(ino, Giving::default());
+        let mut patience = PATIENCE;
         loop {
-            let before = self.state.lock().served(ino);
-            keeper.flush(ino, &given);
-            let mut state = self.state.lock();
-            self.changed.wait_while(&mut state, |state| state.active(ino) > 0);
-            if state.served(ino) == before {
-                // From here on reads and writes wait for a token like all else.
-                state.giving.remove(&ino);
+            keeper.save(ino, &given);
+            if self.have_caches_dropped(&*keeper, ino, &given, patience) {
                 break;
             }
+            patience = (2 * patience).min(PATIENCE_MAX);
         }
         let drops_all = given.begins_beside() && !keeper.may_be_written_beside(ino);
         keeper.forget(ino, &given);
@@ -550,6 +525,39 @@ impl Tokens {
         drop(state);
         self.changed.notify_all();
         self.perform(todo);
+    }
+
+    /// Has the adapter's caches drop a file that is given up. False if reads or writes were served
+    /// meanwhile. If none were, they wait for a token from then on, like all else.
+    fn have_caches_dropped(
+        &self,
+        keeper: &dyn GiveUp,
+        ino: Ino,
+        given: &Given,
+        patience: Duration,
+    ) -> bool {
+        let (drops, before) = {
+            let mut state = self.state.lock();
+            let drops = given.drops(state.is_written(ino));
+            let giving = state.giving.entry(ino).or_default();
+            giving.serves = Some(self.clock.monotonic() + patience);
+            (drops, giving.served)
+        };
+        // Those that wait learn from when on they are served.
+        self.changed.notify_all();
+        keeper.drop_from_caches(ino, drops);
+        let mut state = self.state.lock();
+        state.giving.entry(ino).or_default().serves = None;
+        if state.active(ino) > 0 {
+            let _wait =
+                self.observe.waiters.enter("reads and writes under way", format!("inode {ino}"));
+            self.changed.wait_while(&mut state, |state| state.active(ino) > 0);
+        }
+        let is_done = state.served(ino) == before;
+        if is_done {
+            state.giving.remove(&ino);
+        }
+        is_done
     }
 
     /// Drops all that a client has that was declared dead. The operations under way end before:
@@ -621,10 +629,12 @@ impl ToClient for Tokens {
     fn new_term(&self, term: Term) {
         self.locks.new_term(term);
         let mut state = self.state.lock();
-        if term <= state.holder.term() {
-            return;
-        }
-        let effects = state.holder.reassert(term);
+        let effects = match term.cmp(&state.holder.term()) {
+            std::cmp::Ordering::Less => return,
+            // A new way to the same leader. The old one may have lost what it was told.
+            std::cmp::Ordering::Equal => state.holder.repeat(),
+            std::cmp::Ordering::Greater => state.holder.reassert(term),
+        };
         let todo = state.absorb(effects);
         drop(state);
         self.perform(todo);
@@ -709,6 +719,28 @@ impl State {
         effects
     }
 
+    /// Whether a handle of this client may write a file.
+    fn is_written(&self, ino: Ino) -> bool {
+        self.handles.get(&ino).is_some_and(|handles| handles.writing > 0)
+    }
+
+    /// The time from which on a read or write is served, if its file is being given up and the
+    /// token that is still held suffices.
+    fn serves(&self, wants: &[Want], access: Access) -> Option<Duration> {
+        let [want] = wants else { return None };
+        let serves = self.giving.get(&want.ino)?.serves?;
+        let held = self.holder.in_use(want.ino);
+        let suffices = match access {
+            Access::Other => false,
+            Access::Write => held.covers(want),
+            // A handle that may write is closed since, perhaps.
+            Access::Read => {
+                held.covers(want) || !self.is_written(want.ino) && held.covers(&shared(want.ino))
+            }
+        };
+        suffices.then_some(serves)
+    }
+
     fn served(&self, ino: Ino) -> u64 {
         self.giving.get(&ino).map_or(0, |giving| giving.served)
     }
@@ -718,46 +750,6 @@ impl State {
     }
 }
 
-/// One want for each file.
-fn merged(wants: &[Want]) -> Vec<Want> {
-    let mut merged: Vec<Want> = Vec::with_capacity(wants.len());
-    for want in wants {
-        match merged.iter_mut().find(|other| other.ino == want.ino) {
-            Some(other) => {
-                other.inode = match (other.inode, want.inode) {
-                    (Some(one), Some(two)) => Some(one.join(two)),
-                    (one, two) => one.or(two),
-                };
-                other.open |= want.open;
-            }
-            None => merged.push(want.clone()),
-        }
-    }
-    merged
-}
-
-fn text(wants: &[Want]) -> String {
-    let inodes: Vec<String> = wants.iter().map(|want| want.ino.to_string()).collect();
-    format!("inode {}", inodes.join(", "))
-}
-
-/// The file's inode in a mode.
-pub(crate) fn want(ino: Ino, mode: Mode) -> Want {
-    Want { ino, inode: Some(mode), open: false, range: None }
-}
-
-/// To write some blocks of a file, beside others that write other blocks.
-pub(crate) fn beside(ino: Ino, required: BlockRange) -> Want {
-    let range = RangeWant { required, desired: required, mode: Mode::Exclusive };
-    Want { ino, inode: Some(Mode::Writing), open: false, range: Some(range) }
-}
-
-/// To look at a file.
-pub(crate) fn shared(ino: Ino) -> Want {
-    want(ino, Mode::Shared)
-}
-
-/// To change a file.
-pub(crate) fn exclusive(ino: Ino) -> Want {
-    want(ino, Mode::Exclusive)
-}
+#[cfg(test)]
+#[path = "tokens/tokens_test.rs"]
+mod tokens_test;

@@ -46,6 +46,9 @@ pub struct Scope {
     /// For each client the operations that it does, one after the other; it may begin the next one
     /// while the one before is under way.
     pub operations: Vec<Vec<Vec<Want>>>,
+    /// The client whose first operation asks for the tokens of its second one, and holds its own
+    /// until that has begun: it makes a file in a directory.
+    pub nested: Option<usize>,
     /// Messages that are lost.
     pub losses: u8,
     /// Messages that arrive and stay in the network.
@@ -87,6 +90,27 @@ struct Client {
     flushing: BTreeMap<Ino, Limit>,
     /// How many operations it has begun.
     begun: usize,
+}
+
+impl Client {
+    fn uses(&self, number: u64) -> bool {
+        self.holder.uses().any(|(other, _)| other == UseId(number))
+    }
+
+    /// Whether the next operation may begin: see [`Scope::nested`].
+    fn may_begin(&self, scope: &Scope, at: usize) -> bool {
+        scope.nested != Some(at) || self.begun != 1 || self.uses(0)
+    }
+
+    /// The uses that may end: see [`Scope::nested`].
+    fn that_may_end(&self, scope: &Scope, at: usize) -> Vec<UseId> {
+        let is_held = |number: u64| match number {
+            0 => scope.nested == Some(at) && !self.uses(1),
+            1 => scope.nested == Some(at) && self.uses(0),
+            _ => false,
+        };
+        self.holder.uses().map(|(number, _)| number).filter(|number| !is_held(number.0)).collect()
+    }
 }
 
 /// The last operation that used a token of a file or a block in a mode.
@@ -189,10 +213,10 @@ fn successors(scope: &Scope, world: &World) -> Next<World> {
         Ok::<(), String>(())
     };
     for (at, client) in world.clients.iter().enumerate().filter(|(_, client)| client.is_alive) {
-        if client.begun < scope.operations[at].len() {
+        if client.begun < scope.operations[at].len() && client.may_begin(scope, at) {
             add(Step::of("client {} begins", at), &|world| world.begin(scope, at))?;
         }
-        for number in client.holder.uses().map(|(number, _)| number).collect::<Vec<_>>() {
+        for number in client.that_may_end(scope, at) {
             add(Step::of("client {} ends", at), &|world| world.end(at, number))?;
         }
         for (ino, limit) in &client.flushing {
@@ -541,9 +565,11 @@ impl World {
                 if self.clients[at].holder.term() != self.authority.term() {
                     self.reassert(at)?;
                 }
-                for number in
-                    self.clients[at].holder.uses().map(|(number, _)| number).collect::<Vec<_>>()
-                {
+                let client = &self.clients[at];
+                if client.begun == 1 && scope.nested == Some(at) && client.may_begin(scope, at) {
+                    self.begin(scope, at)?;
+                }
+                for number in self.clients[at].that_may_end(scope, at) {
                     self.end(at, number)?;
                 }
                 for ino in self.clients[at].flushing.clone().into_keys() {

@@ -33,7 +33,15 @@ fn rename() -> Vec<Want> {
 }
 
 fn scope(operations: Vec<Vec<Vec<Want>>>) -> Scope {
-    Scope { operations, losses: 0, repetitions: 0, deaths: 0, leaders: 0, more_grants: 1 }
+    Scope {
+        operations,
+        nested: None,
+        losses: 0,
+        repetitions: 0,
+        deaths: 0,
+        leaders: 0,
+        more_grants: 1,
+    }
 }
 
 fn scopes() -> Vec<(&'static str, Scope)> {
@@ -65,6 +73,13 @@ fn scopes() -> Vec<(&'static str, Scope)> {
             Scope { leaders: 1, ..scope(vec![vec![beside(0, 1)], vec![beside(1, 2)]]) },
         ),
         ("two files at once", scope(vec![vec![rename()], vec![change(2)]])),
+        (
+            "a file is made while others have seen its name",
+            Scope {
+                nested: Some(0),
+                ..scope(vec![vec![change(1), change(2)], vec![rename()], vec![change(2)]])
+            },
+        ),
     ]
 }
 
@@ -107,6 +122,7 @@ fn crowds_keep_the_promises() {
         let operations = (0..clients).map(|_| (0..8).map(|_| any(&mut rng)).collect()).collect();
         let scope = Scope {
             operations,
+            nested: None,
             losses: 4,
             repetitions: 6,
             deaths: 1,

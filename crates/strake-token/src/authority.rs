@@ -2,7 +2,9 @@
 //!
 //! **Requests** wait in the order in which they came. A request is granted as a whole, when
 //! 1. no other client holds anything that conflicts,
-//! 2. no earlier request of another client conflicts, so that nobody is passed by for ever,
+//! 2. no earlier request of another client conflicts, so that nobody is passed by for ever, unless
+//!    that one waits for this client to give up another file: an operation may hold a directory
+//!    while it asks for the file that it has made in it,
 //! 3. the asking client owes no answer to a revoke of one of these files, and
 //! 4. after a change of leader every client has reasserted what it holds, or is dead.
 //!
@@ -490,14 +492,40 @@ impl Authority {
         }
     }
 
-    /// Whether an earlier request of another client wants something that conflicts.
+    /// Whether an earlier request of another client wants something that conflicts, and does not
+    /// wait for this client.
     fn is_behind(&self, at: usize) -> bool {
+        let passes = obeys(Rule::HoldersPassThoseWhoWait);
+        self.ahead(at).any(|earlier| !passes || !self.waits_for(earlier, at))
+    }
+
+    /// The earlier requests of other clients that conflict with a request.
+    fn ahead(&self, at: usize) -> impl Iterator<Item = usize> {
         let this = &self.waiting[at];
-        self.waiting[..at].iter().filter(|earlier| earlier.client != this.client).any(|earlier| {
-            let pairs =
-                earlier.wants.iter().flat_map(|one| this.wants.iter().map(move |two| (one, two)));
-            pairs.into_iter().any(|(one, two)| one.conflicts_with(two))
+        (0..at).filter(move |earlier| {
+            let earlier = &self.waiting[*earlier];
+            let mut wants = earlier.wants.iter();
+            earlier.client != this.client
+                && wants.any(|one| this.wants.iter().any(|two| one.conflicts_with(two)))
         })
+    }
+
+    /// Whether a request waits for the client of the request `of` to give up a file that `of` does
+    /// not name, or is behind one that does. The files that `of` names its client can give up: none
+    /// of its operations has them and waits.
+    fn waits_for(&self, at: usize, of: usize) -> bool {
+        let Waiting { client, wants, .. } = &self.waiting[of];
+        let (mut seen, mut left) = (BTreeSet::from([at]), vec![at]);
+        while let Some(next) = left.pop() {
+            let mut needed = self.needed(next).into_iter();
+            if needed.any(|(ino, holder, _)| {
+                holder == *client && wants.iter().all(|want| want.ino != ino)
+            }) {
+                return true;
+            }
+            left.extend(self.ahead(next).filter(|earlier| seen.insert(*earlier)));
+        }
+        false
     }
 
     /// Whether the client that asks owes an answer about one of the files. A grant would make the

@@ -194,3 +194,28 @@ fn a_file_in_use_is_known_and_using_it_conflicts_with_nothing() {
     authority.dead(ClientId(2), at(2));
     assert_eq!(authority.openers(FILE), [ClientId(3)]);
 }
+
+/// Client 1 holds a directory while it asks for the file that it has made in it. Client 2 saw the
+/// name, asked for both, and waits for the directory; client 3 waits behind it.
+#[test]
+fn a_holder_passes_those_who_wait_for_it() {
+    const DIRECTORY: Ino = Ino(6);
+    let mut authority = authority();
+    let want = |ino: Ino| Want { ino, ..inode(Mode::Exclusive)[0].clone() };
+    ask(&mut authority, 1, 1, vec![want(DIRECTORY)], at(0));
+    let both = ask(&mut authority, 2, 1, vec![want(DIRECTORY), want(FILE)], at(20));
+    assert_eq!(of(&both), (vec![], vec![1]));
+    assert_eq!(of(&ask(&mut authority, 3, 1, vec![want(FILE)], at(21))), (vec![], vec![]));
+    assert_eq!(of(&ask(&mut authority, 1, 2, vec![want(FILE)], at(22))).0, [1]);
+}
+
+/// Whoever holds a file does not pass those who wait for that file: they would wait for ever.
+#[test]
+fn a_holder_does_not_pass_those_who_wait_for_the_same_file() {
+    let mut authority = authority();
+    ask(&mut authority, 1, 1, inode(Mode::Shared), at(0));
+    assert_eq!(ask(&mut authority, 2, 1, inode(Mode::Exclusive), at(1)), []);
+    assert_eq!(ask(&mut authority, 1, 2, inode(Mode::Exclusive), at(2)), []);
+    assert_eq!(of(&authority.tick(at(20))), (vec![], vec![1]));
+    assert_eq!(of(&give_up(&mut authority, 1, Held::default(), at(21))).0, [2]);
+}

@@ -28,6 +28,8 @@ pub enum Rule {
     UsedBlocksAreFlushed,
     /// Nobody gets a file that a client wrote beside others that is gone and not put right.
     RepairIsAlone,
+    /// A request passes those that wait for its own client to give up another file.
+    HoldersPassThoseWhoWait,
     /// A request for a lock that its client has heard of is void.
     LockRequestsCountOnce,
     /// A request for a lock that was cancelled before it came is void.
@@ -60,7 +62,7 @@ impl Rule {
         Rule::UnlockedIsNotReasserted,
     ];
     /// All rules of tokens.
-    pub const ALL: [Rule; 12] = [
+    pub const ALL: [Rule; 13] = [
         Rule::LateGrantsAreVoid,
         Rule::RevokesLimitNewUses,
         Rule::UsesAreWaitedFor,
@@ -73,6 +75,7 @@ impl Rule {
         Rule::WritersBeginAnew,
         Rule::UsedBlocksAreFlushed,
         Rule::RepairIsAlone,
+        Rule::HoldersPassThoseWhoWait,
     ];
 }
 

@@ -57,7 +57,8 @@ pub(crate) fn open(
     inode: &Arc<InodeState>,
     flags: OpenFlags,
 ) -> Result<OpenFile> {
-    let tokens = if flags.truncate { exclusive(inode.ino) } else { shared(inode.ino) };
+    let changes = flags.truncate || flags.write;
+    let tokens = if changes { exclusive(inode.ino) } else { shared(inode.ino) };
     let _tokens = mount.take_open(tokens, flags)?;
     open_held(mount, caller, inode, flags).inspect_err(|_| mount.close(inode.ino, flags))
 }

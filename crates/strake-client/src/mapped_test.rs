@@ -1,0 +1,166 @@
+//! Mapped files of several mounts, with pages as a kernel has them: a page that is being read is
+//! locked until the answer, and whoever drops pages waits for those that are locked.
+
+use crate::coherence_test::World;
+use crate::invalidate::{Dropped, Dropping, Invalidate, Outdated};
+use crate::vfs::{Handle, OpenFlags, Vfs};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+use strake_env::sync::{Condvar, Mutex};
+use strake_env::thread;
+use strake_proto::{Caller, Ino, Result};
+
+const ROOT: &Caller = &Caller::ROOT;
+const RW: OpenFlags = OpenFlags::READ_WRITE;
+const PAGE: usize = 4096;
+const ROUNDS: usize = 200;
+/// What takes longer hangs.
+const HANGS: Duration = Duration::from_secs(60);
+
+/// The page of one file in one kernel.
+#[derive(Default)]
+struct Page {
+    is_locked: bool,
+    /// The first byte, if the page is there.
+    first: Option<u8>,
+}
+
+/// One kernel, which knows one page of one file.
+#[derive(Default)]
+struct Kernel {
+    page: Mutex<Page>,
+    changed: Condvar,
+}
+
+impl Kernel {
+    /// A program looks at the page. It is read if it is not there.
+    fn load(&self, vfs: &dyn Vfs, handle: Handle) -> u8 {
+        let mut page = self.page.lock();
+        self.changed.wait_while(&mut page, |page| page.is_locked);
+        if let Some(first) = page.first {
+            return first;
+        }
+        page.is_locked = true;
+        drop(page);
+        let mut bytes = [0; PAGE];
+        vfs.read(handle, 0, &mut bytes).expect("readable");
+        let mut page = self.page.lock();
+        (page.is_locked, page.first) = (false, Some(bytes[0]));
+        self.changed.notify_all();
+        bytes[0]
+    }
+}
+
+impl Invalidate for Kernel {
+    fn invalidate(&self, what: Outdated) -> Result<Dropping> {
+        let (dropping, dropped): (Dropping, Dropped) = Dropping::begin(what);
+        if matches!(dropped.what(), Outdated::Contents { .. }) {
+            let mut page = self.page.lock();
+            self.changed.wait_while(&mut page, |page| page.is_locked);
+            page.first = None;
+        }
+        dropped.tell(Ok(()));
+        Ok(dropping)
+    }
+
+    fn can_drop_all_names(&self) -> bool {
+        true
+    }
+}
+
+/// Three kernels with the first page of one file mapped, to load and store.
+struct Mapped {
+    world: World,
+    kernels: Vec<Arc<Kernel>>,
+    ino: Ino,
+    handles: Vec<Handle>,
+}
+
+impl Mapped {
+    fn new() -> Mapped {
+        let world = World::new("1", 1);
+        let (entry, opened) =
+            world.mounts[0].create(ROOT, Ino::ROOT, b"mapped", 0o644, RW, true).expect("created");
+        let ino = entry.attr.ino;
+        world.mounts[0].write(opened.handle, 0, &[1; PAGE]).expect("there is room");
+        let others = world.mounts[1..].iter().map(|mount| {
+            mount.lookup(ROOT, Ino::ROOT, b"mapped").expect("seen");
+            mount.open(ROOT, ino, RW).expect("opened").handle
+        });
+        let handles = std::iter::once(opened.handle).chain(others).collect();
+        let kernels: Vec<Arc<Kernel>> = world.mounts.iter().map(|_| Arc::default()).collect();
+        for (mount, kernel) in world.mounts.iter().zip(&kernels) {
+            mount.attach_adapter(Arc::clone(kernel) as Arc<dyn Invalidate>);
+        }
+        Mapped { world, kernels, ino, handles }
+    }
+
+    fn load(&self, at: usize) -> u8 {
+        self.kernels[at].load(&*self.world.mounts[at], self.handles[at])
+    }
+}
+
+/// Runs `work` on a thread of its own, which is left behind if it hangs.
+fn within_limit(what: &str, work: impl FnOnce() + Send + 'static) {
+    let (done, heard) = mpsc::channel();
+    let worker = thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    match heard.recv_timeout(HANGS) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{what} hangs"),
+        Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => worker.join().expect("no panic"),
+    }
+}
+
+/// Each mount holds the file shared. Then all read the page, which they may store to: each needs
+/// the others to give it up, while a read of its own waits, with the page locked.
+#[test]
+fn a_read_of_a_locked_page_keeps_the_file_from_nobody() {
+    within_limit("a read of a page", || {
+        let mapped = Mapped::new();
+        for _ in 0..ROUNDS {
+            for mount in &mapped.world.mounts {
+                mount.getattr(mapped.ino).expect("attributes");
+            }
+            thread::scope(|scope| {
+                for at in 0..mapped.kernels.len() {
+                    let mapped = &mapped;
+                    scope.spawn(move || assert_eq!(mapped.load(at), 1));
+                }
+            });
+        }
+        mapped.world.end();
+    });
+}
+
+/// Handles that may write come and go on one mount, so that its pages are read under either token,
+/// while another mount writes.
+#[test]
+fn pages_are_right_whoever_may_store_to_them() {
+    within_limit("a read of a page beside opens", || {
+        let mapped = Mapped::new();
+        let reader = &mapped.world.mounts[1];
+        let flags = OpenFlags { write: false, ..RW };
+        let handle = reader.open(ROOT, mapped.ino, flags).expect("opened").handle;
+        reader.release(mapped.handles[1]);
+        thread::scope(|scope| {
+            let opening = scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    let opened = reader.open(ROOT, mapped.ino, RW).expect("opened");
+                    reader.release(opened.handle);
+                }
+            });
+            let mut turn = 1;
+            while !opening.is_finished() {
+                // What is written is seen by the read that comes after it.
+                turn = turn % 250 + 1;
+                let writer = &mapped.world.mounts[0];
+                writer.write(mapped.handles[0], 0, &[turn]).expect("there is room");
+                assert_eq!(mapped.kernels[1].load(&**reader, handle), turn);
+            }
+        });
+        mapped.world.end();
+    });
+}

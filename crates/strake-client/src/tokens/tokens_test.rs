@@ -1,0 +1,210 @@
+//! [`Tokens`] with an authority that is silent, and data that is given up at once or never.
+
+use super::*;
+use std::sync::mpsc;
+use strake_env::thread;
+use strake_env::{ManualClock, RealClock};
+use strake_token::held::Held;
+use strake_token::message::{Granted, RequestId};
+
+const FILE: Ino = Ino(7);
+const OTHER: Ino = Ino(8);
+const TERM: Term = Term(1);
+/// What takes longer hangs.
+const HANGS: Duration = Duration::from_secs(60);
+
+/// What a client says. Nobody answers.
+#[derive(Default)]
+struct Silent {
+    said: Mutex<Vec<Request>>,
+}
+
+impl Silent {
+    fn count(&self, is_meant: impl Fn(&Request) -> bool) -> usize {
+        self.said.lock().iter().filter(|request| is_meant(request)).count()
+    }
+
+    /// The number of the request that wants a file.
+    fn asked(&self, ino: Ino) -> Option<RequestId> {
+        self.said.lock().iter().find_map(|request| match request {
+            Request::Ask { request, wants } if wants[0].ino == ino => Some(*request),
+            _ => None,
+        })
+    }
+}
+
+impl ToAuthority for Silent {
+    fn send(&self, _: Term, message: Request) {
+        self.said.lock().push(message);
+    }
+}
+
+/// Data that is always durable, and caches that drop a file when the test says so.
+struct Keeper {
+    begins: mpsc::Sender<()>,
+    /// Nothing more is waited for once the other end is gone.
+    may_end: Mutex<mpsc::Receiver<()>>,
+    saves: Mutex<u32>,
+}
+
+impl GiveUp for Keeper {
+    fn granted(&self, _: GrantNumber) {}
+    fn save(&self, _: Ino, _: &Given) {
+        *self.saves.lock() += 1;
+    }
+    fn drop_from_caches(&self, _: Ino, drops: Drops) {
+        assert_eq!(drops, Drops::All);
+        let _ = self.begins.send(());
+        let _ = self.may_end.lock().recv_timeout(HANGS);
+    }
+    fn forget(&self, _: Ino, _: &Given) {}
+    fn may_be_written_beside(&self, _: Ino) -> bool {
+        false
+    }
+    fn leave(&self, _: &[NsdId]) {}
+    fn bury(&self, _: &[Ino]) {}
+    fn write_again(&self, _: NsdId) -> bool {
+        true
+    }
+}
+
+/// A client that holds a file.
+struct Client {
+    way: Arc<Silent>,
+    keeper: Arc<Keeper>,
+    tokens: Arc<Tokens>,
+    /// Caches have begun to drop a file.
+    begun: mpsc::Receiver<()>,
+    /// Lets them end.
+    end: mpsc::Sender<()>,
+}
+
+impl Client {
+    fn new(clock: Arc<dyn Clock>) -> Client {
+        let ((begins, begun), (end, may_end)) = (mpsc::channel(), mpsc::channel());
+        let keeper = Keeper { begins, may_end: Mutex::new(may_end), saves: Mutex::new(0) };
+        let (way, keeper) = (Arc::<Silent>::default(), Arc::new(keeper));
+        let observe = Observe::new(Arc::clone(&clock), 16);
+        let to_authority = Arc::clone(&way) as Arc<dyn ToAuthority>;
+        let tokens = Tokens::new(TERM, to_authority, clock, observe, FILES_MAX);
+        let weak: Weak<Keeper> = Arc::downgrade(&keeper);
+        tokens.attach(weak);
+        Client { way, keeper, tokens, begun, end }
+    }
+
+    /// Is granted the file, and asked to give it up. Its caches have begun to drop it.
+    fn gives_up(&self) {
+        thread::scope(|scope| {
+            let (tokens, all) = (&self.tokens, [exclusive(FILE)]);
+            let first = scope.spawn(move || tokens.take(&all, Access::Write).map(drop));
+            until("the request", || self.way.asked(FILE).is_some());
+            let request = self.way.asked(FILE).expect("asked");
+            let held = Held { inode: Some(Mode::Exclusive), ..Held::default() };
+            let grants = vec![Granted { ino: FILE, held, number: GrantNumber(1) }];
+            self.tokens.send(TERM, Reply::Grant { request, grants });
+            first.join().expect("no panic").expect("granted");
+        });
+        let limit = Limit { inode: None, ranges: Vec::new() };
+        self.tokens.send(TERM, Reply::Revoke { ino: FILE, upto: GrantNumber(1), limit });
+        self.begun.recv_timeout(HANGS).expect("it is given up");
+    }
+
+    fn has_given_up(&self) -> bool {
+        self.way.count(|request| matches!(request, Request::GivenUp { ino: FILE, .. })) > 0
+    }
+
+    /// Waits until so many operations wait for tokens.
+    fn await_waits(&self, count: usize) {
+        until("an operation", || self.tokens.observe.waiters.snapshot().len() == count);
+    }
+}
+
+/// Runs `work` until it is true. What hangs fails.
+fn until(what: &str, mut work: impl FnMut() -> bool) {
+    let clock = RealClock::shared();
+    let start = clock.monotonic();
+    while !work() {
+        assert!(clock.monotonic() - start < HANGS, "{what} hangs");
+        thread::yield_now();
+    }
+}
+
+/// The authority has not heard the request, and says much about another file meanwhile.
+#[test]
+fn a_request_is_repeated_whatever_else_is_heard() {
+    let client = Client::new(RealClock::shared());
+    let (way, tokens) = (&client.way, &client.tokens);
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| tokens.take(&[shared(FILE)], Access::Other).map(drop));
+        let mut heard = 0;
+        until("the repetition", || {
+            heard += 1;
+            tokens.send(TERM, Reply::Reasserted);
+            way.count(|request| matches!(request, Request::Ask { .. })) > 1
+        });
+        println!("repeated after {heard} messages");
+        tokens.stop();
+        assert!(asking.join().expect("no panic").is_err(), "it is told that the mount ends");
+    });
+}
+
+/// A way to the same leader that is new: the old one may have lost what was said.
+#[test]
+fn all_that_waits_is_said_again_on_a_new_way() {
+    let client = Client::new(RealClock::shared());
+    let (way, tokens) = (&client.way, &client.tokens);
+    let next = Term(TERM.0 + 1);
+    tokens.new_term(next);
+    let reasserted = || way.count(|request| matches!(request, Request::Reasserted { .. }));
+    assert_eq!(reasserted(), 1);
+    tokens.new_term(next);
+    assert_eq!(reasserted(), 2);
+    tokens.send(next, Reply::Reasserted);
+    tokens.new_term(next);
+    assert_eq!(reasserted(), 2, "it was heard");
+    tokens.stop();
+}
+
+/// Time stands still, so caches are quick. Programs that want to go on reading and writing wait.
+#[test]
+fn a_file_in_constant_use_is_given_up() {
+    let client = Client::new(Arc::new(ManualClock::default()));
+    client.gives_up();
+    thread::scope(|scope| {
+        let tokens = &client.tokens;
+        let takes = move |access| tokens.take(&[exclusive(FILE)], access).map(drop);
+        let reader = scope.spawn(move || takes(Access::Read));
+        let writer = scope.spawn(move || takes(Access::Write));
+        client.await_waits(2);
+        client.end.send(()).expect("it drops");
+        until("the answer", || client.has_given_up());
+        assert_eq!(*client.keeper.saves.lock(), 1, "nothing was served");
+        client.tokens.stop();
+        assert!(reader.join().expect("no panic").is_err(), "it waits for a token");
+        assert!(writer.join().expect("no panic").is_err(), "so does the other one");
+    });
+}
+
+/// Caches wait for the answer to a read.
+#[test]
+fn a_read_that_caches_wait_for_is_served() {
+    let client = Client::new(RealClock::shared());
+    client.gives_up();
+    let tokens = &client.tokens;
+    let takes = move |ino, access| tokens.take(&[shared(ino)], access).map(drop);
+    thread::scope(|scope| {
+        let other = scope.spawn(move || takes(FILE, Access::Other));
+        takes(FILE, Access::Read).expect("served");
+        client.end.send(()).expect("it drops");
+        client.begun.recv_timeout(HANGS).expect("what was served may have changed the file");
+        assert!(!client.has_given_up());
+        client.end.send(()).expect("it drops");
+        until("the answer", || client.has_given_up());
+        assert_eq!(*client.keeper.saves.lock(), 2);
+        let beside = scope.spawn(move || takes(OTHER, Access::Read));
+        until("the other request", || client.way.asked(OTHER).is_some());
+        client.tokens.stop();
+        assert!(other.join().expect("no panic").is_err(), "it is no read or write");
+        assert!(beside.join().expect("no panic").is_err(), "it is of another file");
+    });
+}
