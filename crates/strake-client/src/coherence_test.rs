@@ -61,14 +61,23 @@ impl World {
 
     /// The leader dies, and the next one knows only who has joined.
     pub(crate) fn change_leader(&self) {
+        self.change_leader_for(&[0, 1, 2]);
+    }
+
+    /// Like [`World::change_leader`], where only some of the mounts turn to the new leader.
+    pub(crate) fn change_leader_for(&self, those: &[usize]) {
         let clients: Vec<ClientId> = (0..MOUNTS).map(client).collect();
         let old = self.leader.service();
         let next = self.rig.tokens(&clients);
         self.leader.change(Arc::clone(&next));
         old.stop();
-        for (at, tokens) in self.tokens.iter().enumerate() {
-            next.came_back(client(at), Arc::clone(tokens) as Arc<dyn ToClient>);
-        }
+        those.iter().for_each(|at| self.turn_to_leader(*at));
+    }
+
+    /// A mount turns to the leader.
+    pub(crate) fn turn_to_leader(&self, at: usize) {
+        let tokens = Arc::clone(&self.tokens[at]) as Arc<dyn ToClient>;
+        self.leader.service().came_back(client(at), tokens);
     }
 
     /// All mounts end in order; a lone mount then finds what they left.

@@ -94,6 +94,8 @@ mod full_test;
 #[cfg(test)]
 mod known_test;
 #[cfg(test)]
+mod late_mount_test;
+#[cfg(test)]
 mod lock_test;
 #[cfg(test)]
 mod mapped_test;

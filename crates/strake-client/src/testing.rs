@@ -154,6 +154,7 @@ impl Rig {
         let vfs = vfs.expect("starts");
         bury(&service, &vfs, CREW);
         service.join(CREW, own);
+        array.io.nsds().follow_map().expect("followed");
         let exclusion = Arc::clone(&vfs) as Arc<dyn Exclusion>;
         let manager = Manager::start_beside(array, exclusion, Arc::clone(&service));
         Crew { manager: manager.expect("starts"), vfs, service }

@@ -358,6 +358,8 @@ impl Crew {
         let all = gone.iter().copied().chain([CREW]).collect();
         self.bury(&vfs, &all).map_err(|error| error.context("recovery at start"))?;
         self.service.join(CREW, tokens);
+        // Nobody has told this client what was noted since it opened the array.
+        array.io.nsds().follow_map()?;
         let exclusion = Arc::clone(&vfs) as Arc<dyn Exclusion>;
         let manager = Manager::start_beside(array, exclusion, Arc::clone(&self.service))?;
         Ok(Working { manager, vfs })

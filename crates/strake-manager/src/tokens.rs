@@ -278,8 +278,11 @@ impl TokenService {
         };
         if let Request::Left { change } = message {
             let mut state = self.state.lock();
-            state.pool.followed(client, change);
-            self.changed.notify_all();
+            // Each leader counts its changes anew.
+            if term == state.authority.term() {
+                state.pool.followed(client, change);
+                self.changed.notify_all();
+            }
             return Vec::new();
         }
         if let Request::Lock(message) = message {

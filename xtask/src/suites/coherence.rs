@@ -21,6 +21,7 @@ const PROBES: &[(&str, &str)] = &[
     ("beside-records", "two mounts interleave records of 47,008 bytes in one file"),
     ("beside-blocks", "and blocks of 1 MiB, while a third one looks at the size"),
     ("beside-halves", "each mount writes its half of a file over and over"),
+    ("beside-mapped", "one mount stores to pages of a file of which another writes the rest"),
     ("beside-fio", "fio writes and verifies at offsets of one file on two mounts"),
     ("locks", "fcntl, OFD and flock locks of one mount hold on all, and pass on"),
     ("locks-of-ranges", "parts of a lock are unlocked, and others lock them"),

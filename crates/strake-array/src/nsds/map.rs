@@ -104,7 +104,10 @@ impl NsdSet {
     }
 
     /// Fetches the pool map, and stops using NSDs that have missed writes of other clients.
-    fn follow_map(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub fn follow_map(&self) -> Result<()> {
         let configuration = self.configuration()?;
         let is_out = |slot: &&strake_proto::layout::Slot| {
             let is_deleted = matches!(slot.state.status, NsdStatus::Deleted { .. });

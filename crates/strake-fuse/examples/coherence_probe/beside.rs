@@ -1,8 +1,8 @@
 //! Two mounts write different parts of one file at the same time; a third one verifies it.
 
-use crate::mapping::Mapping;
+use crate::mapped::Mapped;
 use crate::world::World;
-use crate::{MOUNTS, Outcome};
+use crate::{MOUNTS, Outcome, byte};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -20,10 +20,6 @@ fn both() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     options
-}
-
-fn byte(at: usize, round: usize) -> u8 {
-    (at / 5 + at / 4099 + 31 * round) as u8
 }
 
 fn piece(from: usize, count: usize, round: usize) -> Vec<u8> {
@@ -118,22 +114,31 @@ pub(crate) fn halves(world: &World) -> Outcome {
     verify(world, "halves", &piece(0, WRITERS * HALF, ROUNDS - 1))
 }
 
-/// One mount stores to pages of its half, while the other one writes its own.
+/// A process on one mount stores to pages of its half and writes some of it, while another mount
+/// writes its own.
 pub(crate) fn mapped(world: &World) -> Outcome {
     const HALF: usize = 2 * MIB;
+    const STEP: usize = 8192;
     fs::write(world.path(0, "mapped"), vec![0; 2 * HALF])?;
-    on_both(world, "mapped", |at, file| {
-        let mut rng = Rng::new(at as u64);
-        let mapping = (at == 0).then(|| Mapping::of(file, 2 * HALF)).transpose()?;
-        for from in (at * HALF..(at + 1) * HALF).step_by(8192) {
-            match &mapping {
-                Some(mapping) if rng.one_in(2) => {
-                    (from..from + 8192).for_each(|at| mapping.store(at, byte(at, 0)));
-                }
-                _ => file.write_all_at(&piece(from, 8192, 0), from as u64)?,
+    let write = |mount: usize, from: usize| {
+        let file = both().open(world.path(mount, "mapped"))?;
+        file.write_all_at(&piece(from, STEP, 0), from as u64)
+    };
+    thread::scope(|scope| {
+        let write = &write;
+        let writing =
+            scope.spawn(move || (HALF..2 * HALF).step_by(STEP).try_for_each(|from| write(1, from)));
+        let mut rng = Rng::new(1);
+        let mut mapped = Mapped::of(world, 0, "mapped", 2 * HALF)?;
+        for from in (0..HALF).step_by(STEP) {
+            match rng.one_in(2) {
+                true => mapped.store_piece(from, STEP)?,
+                false => write(0, from)?,
             }
         }
-        mapping.map_or(Ok(()), |mapping| mapping.sync())
+        mapped.sync()?;
+        writing.join().expect("no panic")?;
+        Outcome::Ok(())
     })?;
     verify(world, "mapped", &piece(0, 2 * HALF, 0))
 }

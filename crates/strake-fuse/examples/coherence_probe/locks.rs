@@ -1,58 +1,19 @@
 //! Probes of locks: programs on several mounts lock one file with `fcntl`, `flock` and locks of
 //! open file descriptions.
-//!
-//! A *peer* is this program again, with one file of one mount. It does what it is told on its
-//! standard input, a line at a time, and answers with a line. So nothing depends on time.
 
+use crate::peer::Peer;
 use crate::world::World;
 use crate::{MOUNTS, Outcome};
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use strake_env::thread;
 
 const KINDS: [&str; 3] = ["posix", "ofd", "flock"];
 
-/// A process with a file of its own. Dropped, it is killed.
-struct Peer {
-    child: Child,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
 impl Peer {
-    fn start(world: &World, mount: usize, name: &str) -> Result<Peer, Box<dyn std::error::Error>> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("peer").arg(world.path(mount, name));
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let orders = child.stdin.take().ok_or("no pipe")?;
-        let answers = BufReader::new(child.stdout.take().ok_or("no pipe")?);
-        Ok(Peer { child, orders, answers })
-    }
-
-    fn tell(&mut self, order: &str) -> Outcome {
-        writeln!(self.orders, "{order}")?;
-        Ok(())
-    }
-
-    fn hear(&mut self, wanted: &str, what: &str) -> Outcome {
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer)?;
-        if answer.trim() == wanted {
-            Ok(())
-        } else {
-            Err(format!("{what}: it answers {}, not {wanted}", answer.trim()).into())
-        }
-    }
-
-    fn ask(&mut self, order: &str, wanted: &str) -> Outcome {
-        self.tell(order)?;
-        self.hear(wanted, order)
-    }
-
     /// Tells it to wait for a lock, and returns once it does.
     fn waits(&mut self, world: &World, mount: usize, order: &str) -> Outcome {
         self.tell(order)?;
@@ -73,16 +34,9 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 extern "C" fn nothing(_: i32) {}
 
-/// The other process: see the head of this file.
+/// The other process: see `peer.rs`.
 pub(crate) fn peer(path: &Path) -> Outcome {
     // SAFETY: the handler does nothing, and the struct is zeroed but for it, so that system calls
     // are not begun anew after the signal.
@@ -209,7 +163,8 @@ fn file(world: &World, name: &str) -> Outcome {
 pub(crate) fn passes_on(world: &World) -> Outcome {
     for kind in KINDS {
         file(world, kind)?;
-        let mut peers = [Peer::start(world, 0, kind)?, Peer::start(world, 1, kind)?];
+        let mut peers =
+            [Peer::start("peer-locks", world, 0, kind)?, Peer::start("locks", world, 1, kind)?];
         let [one, two] = &mut peers;
         let order = |act: &str, mode: &str| format!("{kind} {act} {mode} 0 10");
         one.ask(&order("try", "read"), "ok")?;
@@ -239,7 +194,8 @@ pub(crate) fn ranges(world: &World) -> Outcome {
     for kind in ["posix", "ofd"] {
         let name = &format!("ranges-{kind}");
         file(world, name)?;
-        let (mut one, mut two) = (Peer::start(world, 0, name)?, Peer::start(world, 2, name)?);
+        let (mut one, mut two) =
+            (Peer::start("peer-locks", world, 0, name)?, Peer::start("locks", world, 2, name)?);
         one.ask(&format!("{kind} try write 0 100"), "ok")?;
         one.ask(&format!("{kind} try none 40 60"), "ok")?;
         one.ask(&format!("{kind} try read 70 80"), "ok")?;
@@ -265,9 +221,9 @@ pub(crate) fn interrupted(world: &World) -> Outcome {
         let name = &format!("interrupt-{kind}");
         file(world, name)?;
         let order = |act: &str, mode: &str| format!("{kind} {act} {mode} 0 10");
-        let mut holder = Peer::start(world, 0, name)?;
+        let mut holder = Peer::start("peer-locks", world, 0, name)?;
         holder.ask(&order("wait", "write"), "ok")?;
-        let mut waiter = Peer::start(world, 1, name)?;
+        let mut waiter = Peer::start("peer-locks", world, 1, name)?;
         for _ in 0..20 {
             waiter.waits(world, 1, &order("wait", "write"))?;
             waiter.signal(libc::SIGINT);
@@ -276,7 +232,7 @@ pub(crate) fn interrupted(world: &World) -> Outcome {
         waiter.waits(world, 1, &order("wait", "write"))?;
         // Returns only when the process is gone.
         drop(waiter);
-        let mut other = Peer::start(world, 1, name)?;
+        let mut other = Peer::start("peer-locks", world, 1, name)?;
         other.ask(&order("try", "write"), "EAGAIN")?;
         holder.ask(&order("try", "none"), "ok")?;
         other.ask(&order("try", "write"), "ok")?;
@@ -291,7 +247,8 @@ pub(crate) fn closed(world: &World) -> Outcome {
         let name = &format!("close-{kind}");
         file(world, name)?;
         let order = |act: &str, mode: &str| format!("{kind} {act} {mode} 0 10");
-        let (mut one, mut two) = (Peer::start(world, 0, name)?, Peer::start(world, 1, name)?);
+        let (mut one, mut two) =
+            (Peer::start("peer-locks", world, 0, name)?, Peer::start("locks", world, 1, name)?);
         one.ask(&order("try", "write"), "ok")?;
         one.ask("open-and-close", "ok")?;
         let is_process = kind == "posix";
@@ -311,7 +268,8 @@ pub(crate) fn handed_over(world: &World) -> Outcome {
         let name = &format!("heir-{kind}");
         file(world, name)?;
         let order = |act: &str, mode: &str| format!("{kind} {act} {mode} 0 10");
-        let (mut one, mut two) = (Peer::start(world, 0, name)?, Peer::start(world, 1, name)?);
+        let (mut one, mut two) =
+            (Peer::start("peer-locks", world, 0, name)?, Peer::start("locks", world, 1, name)?);
         one.ask(&order("try", "write"), "ok")?;
         one.ask("hand-over", "ok")?;
         two.ask(&order("try", "write"), "EAGAIN")?;
@@ -328,7 +286,8 @@ pub(crate) fn killed(world: &World) -> Outcome {
         let name = &format!("killed-{kind}");
         file(world, name)?;
         let order = |act: &str, mode: &str| format!("{kind} {act} {mode} 0 10");
-        let (mut one, mut two) = (Peer::start(world, 0, name)?, Peer::start(world, 1, name)?);
+        let (mut one, mut two) =
+            (Peer::start("peer-locks", world, 0, name)?, Peer::start("locks", world, 1, name)?);
         one.ask(&order("try", "write"), "ok")?;
         two.waits(world, 1, &order("wait", "write"))?;
         drop(one);
@@ -341,7 +300,7 @@ pub(crate) fn killed(world: &World) -> Outcome {
 pub(crate) fn circle(world: &World) -> Outcome {
     file(world, "circle")?;
     let peers: Result<Vec<Peer>, _> =
-        (0..MOUNTS).map(|mount| Peer::start(world, mount, "circle")).collect();
+        (0..MOUNTS).map(|mount| Peer::start("peer-locks", world, mount, "circle")).collect();
     let mut peers = peers?;
     for (at, peer) in peers.iter_mut().enumerate() {
         peer.ask(&format!("posix try write {at} {}", at + 1), "ok")?;

@@ -5,8 +5,10 @@
 
 mod beside;
 mod locks;
+mod mapped;
 #[path = "../shared/mapping.rs"]
 mod mapping;
+mod peer;
 mod probes;
 mod world;
 
@@ -23,17 +25,21 @@ const MOUNTS: usize = 3;
 /// A probe that is not done by then hangs.
 const PROBE_LIMIT: Duration = Duration::from_secs(100);
 
+/// The byte of a file that is written in a round.
+pub(crate) fn byte(at: usize, round: usize) -> u8 {
+    (at / 5 + at / 4099 + 31 * round) as u8
+}
+
 fn run(name: &str, dir: &str) -> Outcome {
     let (_, probe) = probes::ALL.iter().find(|(known, _)| *known == name).ok_or_else(|| {
         let known: Vec<&str> = probes::ALL.iter().map(|(name, _)| *name).collect();
         format!("there is no probe {name}: choose one of {}", known.join(", "))
     })?;
     let world = World::mount(Path::new(dir), MOUNTS as u64)?;
-    strake_env::thread::spawn(|| {
+    let hang = world.hang();
+    strake_env::thread::spawn(move || {
         RealClock.sleep(PROBE_LIMIT);
-        eprintln!("coherence_probe: it hangs");
-        // The kernel ends all requests of a process that is gone.
-        std::process::abort();
+        hang.report_and_abort();
     });
     let outcome = probe(&world);
     world.end()?;
@@ -47,7 +53,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let outcome = match probe.as_str() {
-        "peer" => locks::peer(Path::new(dir)),
+        "peer-locks" => locks::peer(Path::new(dir)),
+        "peer-mapped" => mapped::peer(Path::new(dir)),
         probe => run(probe, dir),
     };
     match outcome {

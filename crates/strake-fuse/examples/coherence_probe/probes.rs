@@ -2,7 +2,7 @@
 
 use crate::beside;
 use crate::locks;
-use crate::mapping::Mapping;
+use crate::mapped::Mapped;
 use crate::world::World;
 use crate::{MOUNTS, Outcome};
 use std::collections::BTreeMap;
@@ -258,26 +258,25 @@ fn one_directory(world: &World) -> Outcome {
 /// Two mounts store to one page, by turns and at the same time.
 fn mapped(world: &World) -> Outcome {
     fs::write(world.path(0, "m"), [0; 8192])?;
-    let mappings: Vec<Mapping> = (0..2)
-        .map(|mount| Mapping::of(&both().open(world.path(mount, "m"))?, 8192))
-        .collect::<Result<_, _>>()?;
+    let mut mapped = [Mapped::of(world, 0, "m", 8192)?, Mapped::of(world, 1, "m", 8192)?];
     for turn in 0..200_u8 {
-        let mapping = &mappings[usize::from(turn) % 2];
-        if mapping.load(5) != turn {
-            return Err(format!("turn {turn}: the page has {}", mapping.load(5)).into());
+        let mapped = &mut mapped[usize::from(turn) % 2];
+        let found = mapped.load(5)?;
+        if found != turn {
+            return Err(format!("turn {turn}: the page has {found}").into());
         }
-        mapping.store(5, turn + 1);
+        mapped.store(5, turn + 1)?;
     }
     thread::scope(|scope| {
-        for (at, mapping) in mappings.iter().enumerate() {
+        let storing = mapped.iter_mut().enumerate().map(|(at, mapped)| {
             scope.spawn(move || {
-                for value in 1..=200 {
-                    mapping.store(100 + at, value);
-                }
-            });
-        }
-    });
-    mappings.iter().try_for_each(Mapping::sync)?;
+                let stored = (1..=200).try_for_each(|value| mapped.store(100 + at, value));
+                stored.and_then(|()| mapped.sync()).map_err(|error| error.to_string())
+            })
+        });
+        let storing: Vec<_> = storing.collect();
+        storing.into_iter().try_for_each(|one| one.join().expect("no panic"))
+    })?;
     let bytes = fs::read(world.path(2, "m"))?;
     if bytes[100..102] != [200, 200] || bytes[5] != 200 {
         return Err(format!("a store is lost: {:?}", &bytes[100..102]).into());
@@ -289,27 +288,33 @@ fn mapped(world: &World) -> Outcome {
 fn mapped_beside_writes(world: &World) -> Outcome {
     const BYTES: usize = 1 << 20;
     fs::write(world.path(0, "w"), vec![0; BYTES])?;
-    let mapping = Mapping::of(&both().open(world.path(0, "w"))?, BYTES)?;
+    let mut mapped = Mapped::of(world, 0, "w", BYTES)?;
     thread::scope(|scope| {
-        let storing = scope.spawn(|| {
-            (0..BYTES).step_by(512).for_each(|at| mapping.store(at, 1));
+        let mapped = &mut mapped;
+        let storing = scope.spawn(move || {
+            let mut places = (0..BYTES).step_by(512);
+            places.try_for_each(|at| mapped.store(at, 1)).map_err(|error| error.to_string())
         });
         let file = both().open(world.path(1, "w"))?;
         for at in (256..BYTES).step_by(4096) {
             file.write_all_at(&[2], at as u64)?;
         }
-        storing.join().expect("no panic");
-        Ok::<(), std::io::Error>(())
+        storing.join().expect("no panic")?;
+        Outcome::Ok(())
     })?;
-    mapping.sync()?;
+    mapped.sync()?;
     let bytes = fs::read(world.path(2, "w"))?;
     let stored = (0..BYTES).step_by(512).all(|at| bytes[at] == 1);
-    let written = (256..BYTES).step_by(4096).all(|at| bytes[at] == 2);
-    let seen = (256..BYTES).step_by(4096).all(|at| mapping.load(at) == 2);
-    if stored && written && seen {
-        Ok(())
-    } else {
-        Err(format!("stored {stored}, written {written}, seen in the mapping {seen}").into())
+    let mut written = (256..BYTES).step_by(4096);
+    for at in (256..BYTES).step_by(4096) {
+        if mapped.load(at)? != 2 {
+            return Err(format!("the mapping does not show what was written at {at}").into());
+        }
+    }
+    let written = written.all(|at| bytes[at] == 2);
+    match stored && written {
+        true => Ok(()),
+        false => Err(format!("stored {stored}, written {written}").into()),
     }
 }
 

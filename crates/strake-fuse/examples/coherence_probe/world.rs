@@ -2,6 +2,7 @@
 //! authority between them gives out tokens.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_array::{Array, ArrayOptions};
@@ -37,6 +38,31 @@ struct Mounted {
     mount: FuseMount,
 }
 
+/// Reports what everybody waits for.
+pub(crate) struct Hang {
+    mounts: Vec<(PathBuf, Arc<Observe>)>,
+    tokens: Arc<TokenService>,
+}
+
+impl Hang {
+    pub(crate) fn report_and_abort(&self) -> ! {
+        eprintln!("coherence_probe: it hangs");
+        for wait in self.tokens.waits() {
+            eprintln!("authority: {wait:?}");
+        }
+        for (path, observe) in &self.mounts {
+            for wait in observe.waiters.snapshot_with_locks() {
+                eprintln!("{}: {wait:?}", path.display());
+            }
+        }
+        // A thread of this process may wait for one of its mounts, so that it could not end.
+        for (path, _) in &self.mounts {
+            let _ = Command::new("umount").args(["-f", "-l"]).arg(path).status();
+        }
+        std::process::abort();
+    }
+}
+
 impl World {
     /// Mounts it `count` times, at `dir/0` and so on.
     pub(crate) fn mount(dir: &Path, count: u64) -> Result<World> {
@@ -59,6 +85,15 @@ impl World {
     pub(crate) fn waits(&self, mount: usize) -> Vec<(String, String)> {
         let waits = self.mounts[mount].vfs.array().observe.waiters.snapshot().into_iter();
         waits.filter(|wait| wait.reason == "lock").map(|wait| (wait.thread, wait.detail)).collect()
+    }
+
+    /// What is to be said, and done, if the probe hangs.
+    pub(crate) fn hang(&self) -> Hang {
+        let mounts = self
+            .mounts
+            .iter()
+            .map(|mounted| (mounted.path.clone(), Arc::clone(&mounted.vfs.array().observe)));
+        Hang { mounts: mounts.collect(), tokens: Arc::clone(&self.tokens) }
     }
 
     /// Unmounts all, in order.

@@ -2,8 +2,9 @@
 //!
 //! **An NSD that misses a write** is read by nobody afterwards. The client that leaves it out notes
 //! so in the metadata before its write counts. That change is answered when every other client has
-//! said that it does not use the NSD any more. NSDs beyond the code's tolerance are not left out,
-//! whoever asks.
+//! said that it does not use the NSD any more, or is declared dead. A client of the leader before
+//! counts, whether or not it has turned to this one yet: it may read from the NSD until then. NSDs
+//! beyond the code's tolerance are not left out, whoever asks.
 //!
 //! **An NSD that comes back** is first written by every client ([`TokenService::have_written`]).
 //! Only then is it compared with the others, because nobody writes anything without it any more. It
@@ -143,7 +144,8 @@ impl TokenService {
         let end = self.clock.monotonic() + limit;
         let change = {
             let mut state = self.state.lock();
-            let clients = state.ways.keys().copied().filter(|client| *client != but).collect();
+            let mut clients = state.authority.clients() - &state.leaving;
+            clients.remove(&but);
             state.pool.begin(clients)
         };
         let message = message(change);

@@ -1,0 +1,53 @@
+//! A mount that is late to turn to a new leader, while an NSD misses writes.
+
+use crate::coherence_test::World;
+use crate::testing::BLOCK_SIZE;
+use crate::vfs::{OpenFlags, Vfs};
+use strake_env::thread;
+use strake_proto::{Caller, ErrorKind, Ino, SlotIndex};
+use strake_testing::memory_nsd::Faults;
+
+const ROOT: &Caller = &Caller::ROOT;
+const RW: OpenFlags = OpenFlags::READ_WRITE;
+/// Some of them have their first strip on the NSD that is away.
+const BLOCKS: usize = 8;
+const SIZE: usize = BLOCKS * BLOCK_SIZE as usize;
+
+/// The first mount writes, the second one is told that an NSD misses that, and the third one comes
+/// late. When it reads, the NSD is there again, with what it had.
+#[test]
+fn a_mount_that_turns_to_a_new_leader_late_is_told_which_nsd_misses_writes() {
+    let world = World::new("2x", 2);
+    let [writer, prompt, late] = [0, 1, 2].map(|at| &*world.mounts[at]);
+    let (entry, opened) = writer.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
+    writer.write(opened.handle, 0, &vec![1; SIZE]).expect("there is room");
+    writer.fsync(opened.handle).expect("synced");
+    late.lookup(ROOT, Ino::ROOT, b"f").expect("seen");
+    let handle = late.open(ROOT, entry.attr.ino, RW).expect("opened").handle;
+    // So that the writer needs nothing of the new leader.
+    writer.write(opened.handle, 0, &[2]).expect("there is room");
+
+    world.change_leader_for(&[0, 1]);
+    // Only the writer meets that.
+    let write = Some(ErrorKind::Unreachable);
+    world.rig.nsds[0].set_faults(Faults { write, ..Faults::default() });
+    thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            writer.write(opened.handle, 0, &vec![3; SIZE]).expect("there is room");
+            writer.fsync(opened.handle).expect("synced");
+        });
+        let is_told = || prompt.mount.array.io.nsds().is_noted(SlotIndex(0));
+        while !is_told() && !writing.is_finished() {
+            thread::yield_now();
+        }
+        assert!(!writing.is_finished(), "a mount may still read from the NSD");
+        world.turn_to_leader(2);
+        writing.join().expect("no panic");
+    });
+    world.rig.nsds[0].set_faults(Faults::default());
+    let mut out = vec![0; SIZE];
+    assert_eq!(late.read(handle, 0, &mut out).expect("readable"), SIZE);
+    let wrong = out.iter().position(|byte| *byte != 3);
+    assert_eq!(wrong, None, "it reads what the NSD had before");
+    world.end();
+}
