@@ -5,8 +5,8 @@ use crate::coherence_test::World;
 use crate::invalidate::{Dropped, Dropping, Invalidate, Outdated};
 use crate::vfs::{Handle, OpenFlags, Vfs};
 use std::sync::Arc;
-use std::sync::mpsc;
 use std::time::Duration;
+use strake_env::channel::{RecvTimeoutError, channel};
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread;
 use strake_proto::{Caller, Ino, Result};
@@ -103,14 +103,14 @@ impl Mapped {
 
 /// Runs `work` on a thread of its own, which is left behind if it hangs.
 fn within_limit(what: &str, work: impl FnOnce() + Send + 'static) {
-    let (done, heard) = mpsc::channel();
+    let (done, heard) = channel();
     let worker = thread::spawn(move || {
         work();
         let _ = done.send(());
     });
     match heard.recv_timeout(HANGS) {
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{what} hangs"),
-        Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => worker.join().expect("no panic"),
+        Err(RecvTimeoutError::Timeout) => panic!("{what} hangs"),
+        Ok(()) | Err(RecvTimeoutError::Disconnected) => worker.join().expect("no panic"),
     }
 }
 

@@ -751,5 +751,5 @@ impl State {
 }
 
 #[cfg(test)]
-#[path = "tokens/tokens_test.rs"]
+#[path = "tokens_test.rs"]
 mod tokens_test;

@@ -13,6 +13,11 @@ use strake_env::thread;
 
 const KINDS: [&str; 3] = ["posix", "ofd", "flock"];
 
+/// A process that locks a file.
+fn locker(world: &World, mount: usize, name: &str) -> Result<Peer, Box<dyn std::error::Error>> {
+    Peer::start("peer-locks", world, mount, name)
+}
+
 impl Peer {
     /// Tells it to wait for a lock, and returns once it does.
     fn waits(&mut self, world: &World, mount: usize, order: &str) -> Outcome {
@@ -163,8 +168,7 @@ fn file(world: &World, name: &str) -> Outcome {
 pub(crate) fn passes_on(world: &World) -> Outcome {
     for kind in KINDS {
         file(world, kind)?;
-        let mut peers =
-            [Peer::start("peer-locks", world, 0, kind)?, Peer::start("locks", world, 1, kind)?];
+        let mut peers = [locker(world, 0, kind)?, locker(world, 1, kind)?];
         let [one, two] = &mut peers;
         let order = |act: &str, mode: &str| format!("{kind} {act} {mode} 0 10");
         one.ask(&order("try", "read"), "ok")?;
@@ -194,8 +198,7 @@ pub(crate) fn ranges(world: &World) -> Outcome {
     for kind in ["posix", "ofd"] {
         let name = &format!("ranges-{kind}");
         file(world, name)?;
-        let (mut one, mut two) =
-            (Peer::start("peer-locks", world, 0, name)?, Peer::start("locks", world, 2, name)?);
+        let (mut one, mut two) = (locker(world, 0, name)?, locker(world, 2, name)?);
         one.ask(&format!("{kind} try write 0 100"), "ok")?;
         one.ask(&format!("{kind} try none 40 60"), "ok")?;
         one.ask(&format!("{kind} try read 70 80"), "ok")?;
@@ -221,9 +224,9 @@ pub(crate) fn interrupted(world: &World) -> Outcome {
         let name = &format!("interrupt-{kind}");
         file(world, name)?;
         let order = |act: &str, mode: &str| format!("{kind} {act} {mode} 0 10");
-        let mut holder = Peer::start("peer-locks", world, 0, name)?;
+        let mut holder = locker(world, 0, name)?;
         holder.ask(&order("wait", "write"), "ok")?;
-        let mut waiter = Peer::start("peer-locks", world, 1, name)?;
+        let mut waiter = locker(world, 1, name)?;
         for _ in 0..20 {
             waiter.waits(world, 1, &order("wait", "write"))?;
             waiter.signal(libc::SIGINT);
@@ -232,7 +235,7 @@ pub(crate) fn interrupted(world: &World) -> Outcome {
         waiter.waits(world, 1, &order("wait", "write"))?;
         // Returns only when the process is gone.
         drop(waiter);
-        let mut other = Peer::start("peer-locks", world, 1, name)?;
+        let mut other = locker(world, 1, name)?;
         other.ask(&order("try", "write"), "EAGAIN")?;
         holder.ask(&order("try", "none"), "ok")?;
         other.ask(&order("try", "write"), "ok")?;
@@ -247,8 +250,7 @@ pub(crate) fn closed(world: &World) -> Outcome {
         let name = &format!("close-{kind}");
         file(world, name)?;
         let order = |act: &str, mode: &str| format!("{kind} {act} {mode} 0 10");
-        let (mut one, mut two) =
-            (Peer::start("peer-locks", world, 0, name)?, Peer::start("locks", world, 1, name)?);
+        let (mut one, mut two) = (locker(world, 0, name)?, locker(world, 1, name)?);
         one.ask(&order("try", "write"), "ok")?;
         one.ask("open-and-close", "ok")?;
         let is_process = kind == "posix";
@@ -268,8 +270,7 @@ pub(crate) fn handed_over(world: &World) -> Outcome {
         let name = &format!("heir-{kind}");
         file(world, name)?;
         let order = |act: &str, mode: &str| format!("{kind} {act} {mode} 0 10");
-        let (mut one, mut two) =
-            (Peer::start("peer-locks", world, 0, name)?, Peer::start("locks", world, 1, name)?);
+        let (mut one, mut two) = (locker(world, 0, name)?, locker(world, 1, name)?);
         one.ask(&order("try", "write"), "ok")?;
         one.ask("hand-over", "ok")?;
         two.ask(&order("try", "write"), "EAGAIN")?;
@@ -286,8 +287,7 @@ pub(crate) fn killed(world: &World) -> Outcome {
         let name = &format!("killed-{kind}");
         file(world, name)?;
         let order = |act: &str, mode: &str| format!("{kind} {act} {mode} 0 10");
-        let (mut one, mut two) =
-            (Peer::start("peer-locks", world, 0, name)?, Peer::start("locks", world, 1, name)?);
+        let (mut one, mut two) = (locker(world, 0, name)?, locker(world, 1, name)?);
         one.ask(&order("try", "write"), "ok")?;
         two.waits(world, 1, &order("wait", "write"))?;
         drop(one);
@@ -300,7 +300,7 @@ pub(crate) fn killed(world: &World) -> Outcome {
 pub(crate) fn circle(world: &World) -> Outcome {
     file(world, "circle")?;
     let peers: Result<Vec<Peer>, _> =
-        (0..MOUNTS).map(|mount| Peer::start("peer-locks", world, mount, "circle")).collect();
+        (0..MOUNTS).map(|mount| locker(world, mount, "circle")).collect();
     let mut peers = peers?;
     for (at, peer) in peers.iter_mut().enumerate() {
         peer.ask(&format!("posix try write {at} {}", at + 1), "ok")?;

@@ -1,7 +1,7 @@
 //! [`Tokens`] with an authority that is silent, and data that is given up at once or never.
 
 use super::*;
-use std::sync::mpsc;
+use strake_env::channel::{Receiver, Sender, channel};
 use strake_env::thread;
 use strake_env::{ManualClock, RealClock};
 use strake_token::held::Held;
@@ -41,9 +41,9 @@ impl ToAuthority for Silent {
 
 /// Data that is always durable, and caches that drop a file when the test says so.
 struct Keeper {
-    begins: mpsc::Sender<()>,
+    begins: Sender<()>,
     /// Nothing more is waited for once the other end is gone.
-    may_end: Mutex<mpsc::Receiver<()>>,
+    may_end: Mutex<Receiver<()>>,
     saves: Mutex<u32>,
 }
 
@@ -74,14 +74,14 @@ struct Client {
     keeper: Arc<Keeper>,
     tokens: Arc<Tokens>,
     /// Caches have begun to drop a file.
-    begun: mpsc::Receiver<()>,
+    begun: Receiver<()>,
     /// Lets them end.
-    end: mpsc::Sender<()>,
+    end: Sender<()>,
 }
 
 impl Client {
     fn new(clock: Arc<dyn Clock>) -> Client {
-        let ((begins, begun), (end, may_end)) = (mpsc::channel(), mpsc::channel());
+        let ((begins, begun), (end, may_end)) = (channel(), channel());
         let keeper = Keeper { begins, may_end: Mutex::new(may_end), saves: Mutex::new(0) };
         let (way, keeper) = (Arc::<Silent>::default(), Arc::new(keeper));
         let observe = Observe::new(Arc::clone(&clock), 16);
