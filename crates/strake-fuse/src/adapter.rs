@@ -5,7 +5,7 @@ use crate::abi::{self, InHeader, Opcode, fopen, open_flag, setattr_flag};
 use crate::locks;
 use crate::notify::Notifier;
 use crate::policy::{OpenModes, cache_time};
-use crate::reply::{self, Valid};
+use crate::reply;
 use crate::session::TRANSFER_BYTES_MAX;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -45,7 +45,7 @@ pub(crate) struct Adapter {
     /// The handles of files that are open the direct way. They are few beside the cached ones.
     direct: Mutex<HashMap<Handle, ()>>,
     notifier: Arc<Notifier>,
-    /// How long the kernel may cache names.
+    /// How long the kernel may cache names, and attributes that come with them.
     valid: Duration,
 }
 
@@ -95,15 +95,14 @@ impl Adapter {
         Adapter { vfs, modes, direct: Mutex::default(), notifier, valid }
     }
 
-    /// How long the kernel may keep the attributes of an inode in an answer that is about to be
-    /// sent. If they are given up before it is there, the kernel is told so after it has asked, and
-    /// does not believe the answer.
+    /// How long the kernel may keep the attributes that answer a question about an inode. If they
+    /// are given up before the answer is there, the kernel is told so after it has asked, and does
+    /// not believe the answer.
+    ///
+    /// That is so for no other answer: with a name the kernel may learn of the inode only then, and
+    /// what it was told of it before is lost; and it believes the answer to a change.
     fn valid_of(&self, ino: Ino) -> Duration {
         self.vfs.attributes_hold(ino).unwrap_or(self.valid)
-    }
-
-    fn valid_entry(&self, ino: Ino) -> Valid {
-        Valid { name: self.valid, attributes: self.valid_of(ino) }
     }
 
     /// Whether other mounts change the file system at the same time.
@@ -228,9 +227,7 @@ impl Adapter {
 
     fn lookup(&self, caller: &Caller, parent: Ino, body: &mut Body<'_>) -> Result<Answer> {
         match self.vfs.lookup(caller, parent, body.name()?) {
-            Ok(entry) => {
-                Ok(Answer::Bytes(reply::entry_reply(&entry, self.valid_entry(entry.attr.ino))))
-            }
+            Ok(entry) => Ok(Answer::Bytes(reply::entry_reply(&entry, self.valid))),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Ok(Answer::Bytes(reply::negative_entry_reply(self.valid)))
             }
@@ -278,7 +275,7 @@ impl Adapter {
         };
         let handle = has(setattr_flag::FH).then_some(Handle(asked.fh));
         let attr = self.vfs.setattr(caller, ino, handle, &change)?;
-        Ok(Answer::Bytes(reply::attr_reply(&attr, self.valid_of(ino))))
+        Ok(Answer::Bytes(reply::attr_reply(&attr, self.valid)))
     }
 
     fn change_names(
@@ -312,7 +309,7 @@ impl Adapter {
             }
             _ => return self.remove_names(opcode, caller, parent, body),
         };
-        Ok(Answer::Bytes(reply::entry_reply(&entry, self.valid_entry(entry.attr.ino))))
+        Ok(Answer::Bytes(reply::entry_reply(&entry, self.valid)))
     }
 
     fn remove_names(
@@ -371,7 +368,7 @@ impl Adapter {
             let exclusive = asked.flags & open_flag::EXCL != 0;
             self.vfs.create(&caller, ino, body.name()?, permissions, flags, exclusive)?
         };
-        let mut out = reply::entry_reply(&entry, self.valid_entry(entry.attr.ino));
+        let mut out = reply::entry_reply(&entry, self.valid);
         out.extend_from_slice(&self.opened(entry.attr.ino, flags, opened));
         Ok(Answer::Bytes(out))
     }
@@ -458,9 +455,7 @@ impl Adapter {
             }
             if plus {
                 let counted = counted_attr(item);
-                // A mount beside others lists no attributes.
-                let valid = Valid { name: self.valid, attributes: self.valid };
-                reply::put_entry(&mut out, counted, valid);
+                reply::put_entry(&mut out, counted, self.valid);
                 if let Some(attr) = counted {
                     self.vfs.remember(attr.ino);
                 }

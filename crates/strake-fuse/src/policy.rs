@@ -1,7 +1,8 @@
 //! Decides what the kernel may cache.
 //!
 //! **Names and attributes** may be cached for a day where nothing changes behind the kernel's back.
-//! Beside other mounts attributes are cached as long as the mount has a token of them and a lease.
+//! Beside other mounts attributes that the kernel asked for are cached as long as the mount has a
+//! token of them and a lease.
 //! The kernel asks for names each time, and the `Vfs` answers from what it holds: the only order to
 //! drop names that waits for no request (`AllNames`) would detach what is mounted below.
 //!

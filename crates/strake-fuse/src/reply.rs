@@ -71,15 +71,8 @@ pub(crate) fn statx_reply(attr: &Attr, valid: Duration) -> Vec<u8> {
     .to_vec()
 }
 
-/// How long the kernel may keep a name, and the attributes of the inode that it leads to.
-#[derive(Clone, Copy)]
-pub(crate) struct Valid {
-    pub(crate) name: Duration,
-    pub(crate) attributes: Duration,
-}
-
 /// `fuse_entry_out`.
-pub(crate) fn entry_reply(entry: &Entry, valid: Valid) -> Vec<u8> {
+pub(crate) fn entry_reply(entry: &Entry, valid: Duration) -> Vec<u8> {
     let mut out = Vec::with_capacity(EntryOut::SIZE + AttrOut::SIZE + 16);
     put_entry(&mut out, Some(&entry.attr), valid);
     out
@@ -88,17 +81,17 @@ pub(crate) fn entry_reply(entry: &Entry, valid: Valid) -> Vec<u8> {
 /// The reply for a name that does not exist. The kernel may cache it.
 pub(crate) fn negative_entry_reply(valid: Duration) -> Vec<u8> {
     let mut out = Vec::with_capacity(EntryOut::SIZE + AttrOut::SIZE);
-    put_entry(&mut out, None, Valid { name: valid, attributes: Duration::ZERO });
+    put_entry(&mut out, None, valid);
     out
 }
 
 /// Appends a `fuse_entry_out`. The kernel does not count one without attributes as a lookup.
-pub(crate) fn put_entry(out: &mut Vec<u8>, attr: Option<&Attr>, valid: Valid) {
+pub(crate) fn put_entry(out: &mut Vec<u8>, attr: Option<&Attr>, valid: Duration) {
     let head = EntryOut {
         nodeid: attr.map_or(0, |attr| attr.ino.0),
         generation: attr.map_or(0, |attr| attr.generation.0),
-        entry_valid: valid.name.as_secs(),
-        attr_valid: valid.attributes.as_secs(),
+        entry_valid: valid.as_secs(),
+        attr_valid: valid.as_secs(),
         entry_valid_nanos: 0,
         attr_valid_nanos: 0,
     };
