@@ -12,7 +12,8 @@
 //! kept here until it has arrived.
 //!
 //! **Who speaks.** The first message on a connection attaches it to a client. The authority's way
-//! to the client is the connection that was attached last.
+//! to the client is the newest connection that the client has made. A client numbers its
+//! connections, because the greeting of one that it has given up may arrive late.
 //!
 //! **Lease.** Once a second a client renews its lease with [`Say::Pulse`]; attaching renews it too.
 //! The reply says that the lease is renewed, and `Fenced` that the client was declared dead. The
@@ -53,8 +54,8 @@ const OUTBOX_MAX: usize = 10_000;
 /// What a client says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Say {
-    /// This connection is the way to that client.
-    Attach(ClientId),
+    /// This connection is the way to that client. Each has a higher number than those before.
+    Attach(ClientId, u64),
     /// A message to the leader of a term.
     Message(Term, Request),
     /// Renews the lease.
@@ -90,19 +91,29 @@ pub(crate) struct TokenHandler {
     /// The client of each connection.
     clients: Mutex<std::collections::BTreeMap<u64, ClientId>>,
     term: Mutex<Term>,
+    /// The number of the newest connection of each client. Held while one is attached.
+    newest: Mutex<std::collections::BTreeMap<ClientId, u64>>,
 }
 
 impl TokenHandler {
     pub(crate) fn new(port: Arc<dyn TokenPort>, waits: Arc<dyn WaitNames>) -> TokenHandler {
-        TokenHandler { port, waits, clients: Mutex::default(), term: Mutex::default() }
+        let (clients, term, newest) = (Mutex::default(), Mutex::default(), Mutex::default());
+        TokenHandler { port, waits, clients, term, newest }
     }
 
     fn answer(&self, from: &ConnectedClient, say: Say) -> Result<(Term, Vec<Reply>)> {
         let mut told = Vec::new();
         match say {
-            Say::Attach(client) => {
+            Say::Attach(client, number) => {
                 let way = Arc::new(RemoteClient::new(from.clone(), Arc::clone(&self.waits)));
+                let mut newest = self.newest.lock();
+                if newest.get(&client).is_some_and(|newest| number <= *newest) {
+                    let detail = "the client has made another connection since";
+                    return Err(Error::new(ErrorKind::Stale, detail));
+                }
                 let term = self.port.attach(client, way)?;
+                newest.insert(client, number);
+                drop(newest);
                 self.port.renew(client)?;
                 self.clients.lock().insert(from.id(), client);
                 *self.term.lock() = term;
@@ -195,6 +206,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     connection: Option<Arc<Connection>>,
+    /// How many connections were made.
+    made: u64,
     term: Option<Term>,
     /// When the last greeting that was answered was sent.
     attached: Duration,
@@ -299,7 +312,8 @@ impl Shared {
             Connection::answering(&site.endpoint, introduction, service, LIMIT, handler)?;
         self.env.made(&connection);
         let sent = self.env.clock.monotonic();
-        let (term, _) = ask(&connection, &Say::Attach(self.client))?;
+        state.made += 1;
+        let (term, _) = ask(&connection, &Say::Attach(self.client, state.made))?;
         if let Some(known) = state.term.filter(|known| term < *known) {
             let detail = format!("{} leads no more: term {} has begun", site.endpoint, known.0);
             return Err(Error::new(ErrorKind::Unreachable, detail));

@@ -155,6 +155,26 @@ fn both_ends_hear_each_other() {
     assert_eq!(asked, [ClientId(1), ClientId(2)]);
 }
 
+/// A client gives up a connection, and its greeting arrives after that of the next one.
+#[test]
+fn a_greeting_that_is_late_takes_no_way_away() {
+    let (folder, authority) = (Folder::new(), Arc::new(Authority::default()));
+    let door = serve(&folder, &authority);
+    let connect = || {
+        let introduction = &env().introduction;
+        Connection::open(door.endpoint(), introduction, Service::TokensOf(FS), LIMIT)
+    };
+    let (first, second) = (connect().expect("a friend"), connect().expect("a friend"));
+    ask(&second, &Say::Attach(ClientId(1), 2)).expect("let in");
+    let late = ask(&first, &Say::Attach(ClientId(1), 1)).expect_err("another one has come");
+    assert_eq!(late.kind(), ErrorKind::Stale);
+    assert_eq!(authority.ways.lock().len(), 1, "the way is the second connection");
+    ask(&first, &Say::Attach(ClientId(2), 1)).expect("another client's numbers are its own");
+    let third = connect().expect("a friend");
+    ask(&third, &Say::Attach(ClientId(1), 3)).expect("let in");
+    assert_eq!(authority.ways.lock().len(), 3);
+}
+
 #[test]
 fn what_nobody_repeats_arrives_after_the_connection_broke() {
     let (folder, authority) = (Folder::new(), Arc::new(Authority::default()));
