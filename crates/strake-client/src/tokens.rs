@@ -278,7 +278,7 @@ impl Tokens {
     }
 
     /// Whether this client has a lease now.
-    pub(crate) fn has_lease(&self) -> bool {
+    pub fn has_lease(&self) -> bool {
         self.lease.is_held()
     }
 
@@ -452,7 +452,7 @@ impl Tokens {
     }
 
     /// The token that this client holds of a file.
-    pub(crate) fn held(&self, ino: Ino) -> Option<Mode> {
+    pub fn held(&self, ino: Ino) -> Option<Mode> {
         self.state.lock().holder.in_use(ino).inode
     }
 

@@ -61,7 +61,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(60);
 /// What a thread that lets others run waits.
 const MOMENT: Duration = Duration::from_micros(5);
 /// What the simulated machine's clock shows at the beginning.
-const BOOT: Duration = Duration::from_secs(100_000);
+pub const BOOT: Duration = Duration::from_secs(100_000);
 /// One in so many I/Os of a simulated disk is slow, by this factor.
 const SLOW_ONE_IN: u64 = 50;
 const SLOW_FACTOR: u32 = 20;
@@ -84,6 +84,8 @@ pub struct Options {
     pub keep_trace: bool,
     /// Whether a race is planted in [`crate::FanOut`], for a test to find.
     pub has_canary: bool,
+    /// The name of a rule that this simulation does not obey, for a test to find ([`is_broken`]).
+    pub broken: Option<&'static str>,
 }
 
 impl Options {
@@ -96,6 +98,7 @@ impl Options {
             time_max: Duration::from_secs(24 * 3600),
             keep_trace: false,
             has_canary: false,
+            broken: None,
         }
     }
 }
@@ -174,6 +177,11 @@ pub fn now() -> Option<Duration> {
     here().map(|here| here.with(|state| BOOT + state.now))
 }
 
+/// The simulated process that this thread belongs to; `None` if this thread is not simulated.
+pub fn process() -> Option<u32> {
+    here().map(|here| here.process())
+}
+
 /// Sleeps in simulated time; false if this thread is not simulated.
 #[track_caller]
 pub(crate) fn sleep(time: Duration) -> bool {
@@ -184,7 +192,7 @@ pub(crate) fn sleep(time: Duration) -> bool {
 
 /// Calls `work` with no decision points, for calls that come out of another crate which may hold a
 /// lock of its own. No other thread runs meanwhile unless this one must wait.
-pub(crate) fn undisturbed<T>(work: impl FnOnce() -> T) -> T {
+pub fn undisturbed<T>(work: impl FnOnce() -> T) -> T {
     match here() {
         Some(here) => here.undisturbed(work),
         None => work(),
@@ -194,6 +202,11 @@ pub(crate) fn undisturbed<T>(work: impl FnOnce() -> T) -> T {
 /// Whether a race is planted.
 pub(crate) fn has_canary() -> bool {
     here().is_some_and(|here| here.with(|state| state.has_canary()))
+}
+
+/// Whether the simulation that this thread belongs to does not obey the rule of that name.
+pub fn is_broken(rule: &str) -> bool {
+    here().is_some_and(|here| here.with(|state| state.broken()) == Some(rule))
 }
 
 /// A decision point of a test's own.

@@ -150,6 +150,11 @@ impl ReplicatedMeta {
         })
     }
 
+    /// This node's store.
+    pub fn store(&self) -> &Arc<Kv> {
+        &self.kv
+    }
+
     /// The replica of the log.
     pub fn replica(&self) -> &Arc<Replica> {
         &self.replica

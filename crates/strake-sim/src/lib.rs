@@ -14,6 +14,7 @@
 //!             repeats and overtakes
 //! lease_model  every state of leases: the real membership, watches and admissions, clocks that
 //!             differ, a network that loses and delivers late
+//! cluster     three nodes and three mounts, programs on them, and faults of all kinds
 //! ```
 //!
 //! A history runs once. Every crash is then derived from its log, so looking at one point costs one
@@ -38,6 +39,8 @@ pub mod stripe_model;
 pub mod token_model;
 pub mod tree;
 
+#[cfg(test)]
+mod cluster;
 #[cfg(test)]
 mod determinism_test;
 #[cfg(test)]

@@ -88,19 +88,29 @@ pub(crate) const fn obeys(_: Rule) -> bool {
 #[cfg(any(test, feature = "mutations"))]
 pub(crate) use mutated::obeys;
 #[cfg(any(test, feature = "mutations"))]
-pub use mutated::without;
+pub use mutated::{decide, without};
 
 #[cfg(any(test, feature = "mutations"))]
 mod mutated {
     use super::Rule;
     use std::cell::Cell;
+    use std::sync::OnceLock;
+
+    /// Says of every thread whether it obeys a rule.
+    static OBEYS: OnceLock<fn(Rule) -> bool> = OnceLock::new();
 
     thread_local! {
         static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
     }
 
     pub(crate) fn obeys(rule: Rule) -> bool {
-        BROKEN.get() != Some(rule)
+        BROKEN.get() != Some(rule) && OBEYS.get().is_none_or(|obeys| obeys(rule))
+    }
+
+    /// From now on `obeys` also says whether a rule is obeyed. It is asked on every thread of the
+    /// process, for tests of which each has many threads. Only the first call counts.
+    pub fn decide(obeys: fn(Rule) -> bool) {
+        OBEYS.get_or_init(|| obeys);
     }
 
     /// Runs `test` on this thread without a rule.

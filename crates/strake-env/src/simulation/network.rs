@@ -11,7 +11,7 @@
 use super::scheduler::{Awaited, Here, Scheduler, here};
 use crate::stream::Endpoint;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::panic::Location;
@@ -22,6 +22,8 @@ use std::time::Duration;
 const RETRANSMISSION: Duration = Duration::from_millis(200);
 /// Bytes that one direction of a stream holds; then its writer waits.
 const WINDOW_BYTES: usize = 256 << 10;
+/// A killed process that connects to others learns after this time that it cannot.
+const KILLED_PAUSE: Duration = Duration::from_millis(50);
 /// The first port given to a listener that asks for any.
 const FIRST_PORT: u16 = 40_000;
 
@@ -73,7 +75,7 @@ struct Connection {
 }
 
 struct Listening {
-    id: u64,
+    endpoint: String,
     process: u32,
     is_stopped: bool,
     waiting: VecDeque<u64>,
@@ -83,7 +85,10 @@ struct Listening {
 struct State {
     next_id: u64,
     links: BTreeMap<(u32, u32), Link>,
-    listening: BTreeMap<String, Listening>,
+    /// By number. At most one that is not abandoned listens at an endpoint.
+    listening: BTreeMap<u64, Listening>,
+    /// Processes that were killed: nothing comes from them or gets to them.
+    killed: BTreeSet<u32>,
     connections: BTreeMap<u64, Connection>,
 }
 
@@ -96,6 +101,14 @@ impl State {
 
     fn link(&self, from: u32, to: u32) -> Link {
         self.links.get(&(from, to)).copied().unwrap_or_default()
+    }
+
+    /// The listener at an endpoint, with its number.
+    fn listening_at(&mut self, endpoint: &str) -> Option<(u64, &mut Listening)> {
+        let State { listening, killed, .. } = self;
+        let mut all = listening.iter_mut();
+        all.find(|(_, it)| it.endpoint == endpoint && !killed.contains(&it.process))
+            .map(|(id, it)| (*id, it))
     }
 }
 
@@ -159,11 +172,25 @@ impl Network {
     /// Ends all streams between two processes; what is under way is lost.
     pub fn break_streams(&self, one: u32, other: u32) {
         let here = simulated();
+        self.end_streams(&here, |ends| ends == [one, other] || ends == [other, one]);
+        here.point("break streams", Location::caller());
+    }
+
+    /// Kills a process, as far as others can tell: its streams end, nobody listens there any more,
+    /// and from now on it reaches nobody. Another process may listen at its endpoints. Its threads
+    /// go on, and find out.
+    pub fn kill(&self, process: u32) {
+        let here = simulated();
+        self.0.network.0.lock().killed.insert(process);
+        self.end_streams(&here, |ends| ends.contains(&process));
+        here.point("kill", Location::caller());
+    }
+
+    fn end_streams(&self, here: &Here, ends: impl Fn([u32; 2]) -> bool) {
         let mut state = self.0.network.0.lock();
         let mut woken = Vec::new();
         for (id, connection) in &mut state.connections {
-            let ends = [connection.ends[0].process, connection.ends[1].process];
-            if ends == [one, other] || ends == [other, one] {
+            if ends([connection.ends[0].process, connection.ends[1].process]) {
                 connection.is_broken = true;
                 woken.extend([*id, *id + 1]);
             }
@@ -172,7 +199,6 @@ impl Network {
         woken.into_iter().for_each(|key| {
             here.wake(Awaited::Network(key), true);
         });
-        here.point("break streams", Location::caller());
     }
 }
 
@@ -199,8 +225,13 @@ impl SimStream {
     fn open(here: &Here, endpoint: &str, limit: Duration) -> io::Result<SimStream> {
         let from = here.process();
         let mut state = here.scheduler().network.0.lock();
-        let to = match state.listening.get(endpoint) {
-            Some(listening) if !listening.is_stopped => listening.process,
+        if state.killed.contains(&from) {
+            drop(state);
+            here.sleep(KILLED_PAUSE, Location::caller());
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let to = match state.listening_at(endpoint) {
+            Some((_, listening)) if !listening.is_stopped => listening.process,
             _ => return Err(io::ErrorKind::ConnectionRefused.into()),
         };
         let (there, back) = (state.link(from, to), state.link(to, from));
@@ -212,11 +243,11 @@ impl SimStream {
         here.sleep(delay(here, there) + delay(here, back), Location::caller());
         state = here.scheduler().network.0.lock();
         let connection = state.id();
-        let Some(listening) = state.listening.get_mut(endpoint).filter(|it| !it.is_stopped) else {
+        let there = state.listening_at(endpoint).filter(|(_, it)| !it.is_stopped);
+        let Some((key, listening)) = there.filter(|(_, it)| it.process == to) else {
             return Err(io::ErrorKind::ConnectionRefused.into());
         };
         listening.waiting.push_back(connection);
-        let key = listening.id;
         let end = |process| End { process, handles: 1, ..End::default() };
         let ends = [end(from), end(to)];
         state.connections.insert(connection, Connection { ends, is_shut: false, is_broken: false });
@@ -378,13 +409,12 @@ impl Drop for SimStream {
 /// A simulated listening socket.
 pub struct SimListener {
     scheduler: Arc<Scheduler>,
-    endpoint: String,
     id: u64,
 }
 
 impl std::fmt::Debug for SimListener {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "SimListener({})", self.endpoint)
+        write!(out, "SimListener({})", self.id)
     }
 }
 
@@ -402,19 +432,20 @@ impl SimListener {
             endpoint => endpoint.clone(),
         };
         let name = endpoint.to_string();
-        if state.listening.contains_key(&name) {
+        if state.listening_at(&name).is_some() {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        let listening = Listening { id, process, is_stopped: false, waiting: VecDeque::new() };
-        state.listening.insert(name.clone(), listening);
+        let waiting = VecDeque::new();
+        let listening = Listening { endpoint: name, process, is_stopped: false, waiting };
+        state.listening.insert(id, listening);
         drop(state);
         let scheduler = Arc::clone(here.scheduler());
-        Ok((SimListener { scheduler, endpoint: name, id }, endpoint))
+        Ok((SimListener { scheduler, id }, endpoint))
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Listening) -> T) -> T {
         let mut state = self.scheduler.network.0.lock();
-        let listening = state.listening.get_mut(&self.endpoint);
+        let listening = state.listening.get_mut(&self.id);
         work(listening.expect("invariant: there as long as the listener"))
     }
 
@@ -446,7 +477,7 @@ impl SimListener {
 impl Drop for SimListener {
     fn drop(&mut self) {
         let mut state = self.scheduler.network.0.lock();
-        let listening = state.listening.remove(&self.endpoint);
+        let listening = state.listening.remove(&self.id);
         drop(state);
         for connection in listening.into_iter().flat_map(|it| it.waiting) {
             // Whoever connected finds the other end closed.

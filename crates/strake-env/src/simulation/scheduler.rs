@@ -182,6 +182,11 @@ impl State {
         self.options.has_canary
     }
 
+    /// The rule that is not obeyed.
+    pub(crate) fn broken(&self) -> Option<&'static str> {
+        self.options.broken
+    }
+
     fn report(&self, what: &str) -> String {
         let mut report = format!("{what}, at {:?} of simulated time:", self.now);
         for thread in self.live.values() {
