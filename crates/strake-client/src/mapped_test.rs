@@ -15,7 +15,7 @@ const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 const PAGE: usize = 4096;
 const ROUNDS: usize = 200;
-/// What takes longer hangs.
+/// A test that takes longer hangs.
 const HANGS: Duration = Duration::from_secs(60);
 
 /// The page of one file in one kernel.

@@ -10,10 +10,10 @@ use strake_token::message::{Granted, RequestId};
 const FILE: Ino = Ino(7);
 const OTHER: Ino = Ino(8);
 const TERM: Term = Term(1);
-/// What takes longer hangs.
+/// A test that takes longer hangs.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// What a client says. Nobody answers.
+/// An authority that notes what a client says, and never answers.
 #[derive(Default)]
 struct Silent {
     said: Mutex<Vec<Request>>,

@@ -24,7 +24,7 @@ pub type LockDone = Box<dyn FnOnce(Result<()>) + Send>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(pub u64);
 
-/// What a name leads to.
+/// The inode that a name leads to.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The inode's attributes, including its number.

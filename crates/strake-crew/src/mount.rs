@@ -36,7 +36,7 @@ pub struct MountLimits {
 pub struct MountWays {
     /// The way to the metadata.
     pub meta: Arc<dyn MetaPort>,
-    /// What the mount holds.
+    /// The tokens of the mount.
     pub tokens: Arc<Tokens>,
     fs: FsId,
     limits: MountLimits,

@@ -30,9 +30,9 @@ pub const SILENT_MIN: Duration = Duration::from_secs(3);
 const TICK_MAX: Duration = Duration::from_secs(2);
 /// The median is that of so many round trips.
 const KEPT: usize = 64;
-/// So many round trips are few.
+/// Fewer round trips than that say nothing.
 const FEW: usize = 4;
-/// So many pings without an answer are remembered.
+/// At most that many pings without an answer are remembered.
 const PENDING_MAX: usize = 64;
 /// A peer without a connection is forgotten after that long.
 const FORGET: Duration = Duration::from_secs(600);
@@ -42,7 +42,7 @@ pub trait LinkEnd: Send + Sync {
     /// Sends a ping of this number if that needs no waiting. Returns whether it did.
     fn ping(&self, number: u64) -> bool;
 
-    /// What the kernel knows of the connection; `None` once it is over.
+    /// The kernel's counts of the connection; `None` once it is over.
     fn figures(&self) -> Option<TcpFigures>;
 
     /// Requests on their way, of which the other end has answered none.

@@ -169,7 +169,7 @@ impl Stream {
             .is_ok_and(|count| count > 0)
     }
 
-    /// What the kernel knows of a TCP connection; `None` for every other stream.
+    /// The kernel's counts of a TCP connection; `None` for every other stream.
     pub fn figures(&self) -> Option<TcpFigures> {
         match self {
             Stream::Tcp(stream) => TcpFigures::of(stream),

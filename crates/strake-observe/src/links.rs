@@ -71,7 +71,7 @@ impl From<PeerView> for LinkRow {
     }
 }
 
-/// What happened on the way to one node in some time.
+/// The events on the way to one node in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkSums {
     /// Pings that were answered, and how long all of them took, in nanoseconds.
@@ -107,7 +107,7 @@ impl LinkSums {
         }
     }
 
-    /// What came to these since `then`.
+    /// The events since `then`.
     pub(crate) fn since(self, then: LinkSums) -> LinkSums {
         LinkSums {
             answered: self.answered.saturating_sub(then.answered),
@@ -168,7 +168,7 @@ pub fn print_links(out: &mut dyn fmt::Write, rows: &[LinkRow]) -> fmt::Result {
     Ok(())
 }
 
-/// What a listing shows of a row.
+/// The columns that a listing shows of a row.
 fn cells(row: &LinkRow) -> [String; 11] {
     let trip = |nanos: Option<u64>| nanos.map_or_else(|| "-".to_owned(), time);
     let bytes = |bytes: u64| ByteCount(bytes).to_string();

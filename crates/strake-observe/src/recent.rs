@@ -96,7 +96,7 @@ pub struct Interval {
     pub disks: Vec<DiskRow>,
     /// The operations that ran.
     pub operations: Vec<OperationSums>,
-    /// What happened on the way to other nodes.
+    /// The events on the way to other nodes.
     pub links: Vec<(String, LinkSums)>,
     /// The page pool at its end.
     pub pool: PoolSample,
@@ -284,7 +284,7 @@ pub struct Window {
     pub disks: BTreeMap<(NsdId, DiskWork), DiskSums>,
     /// The operations.
     pub operations: BTreeMap<&'static str, OperationSums>,
-    /// What happened on the way to other nodes.
+    /// The events on the way to other nodes.
     pub links: BTreeMap<String, LinkSums>,
     /// The page pool at the end.
     pub pool: PoolSample,

@@ -687,7 +687,7 @@ impl Authority {
         })
     }
 
-    /// What each client holds of a file.
+    /// The tokens that each client holds of a file.
     pub fn holders(&self, ino: Ino) -> Vec<(ClientId, Held)> {
         let holdings = self.files.get(&ino).into_iter().flatten();
         holdings.map(|(client, holding)| (*client, holding.held.clone())).collect()

@@ -209,7 +209,7 @@ fn a_holder_passes_those_who_wait_for_it() {
     assert_eq!(of(&ask(&mut authority, 1, 2, vec![want(FILE)], at(22))).0, [1]);
 }
 
-/// Whoever holds a file does not pass those who wait for that file: they would wait for ever.
+/// A client that holds a file does not pass those who wait for that file: they would wait for ever.
 #[test]
 fn a_holder_does_not_pass_those_who_wait_for_the_same_file() {
     let mut authority = authority();

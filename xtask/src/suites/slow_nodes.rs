@@ -77,7 +77,7 @@ print('ready', flush=True)
 sys.stdin.read()
 ";
 
-/// What a report must say: the first finding, and words that it must contain.
+/// A report's first finding, and words that it must contain.
 const JUDGE: &str = r"
 import json, sys
 report, wanted, words = json.load(open(sys.argv[1])), sys.argv[2], sys.argv[3:]

@@ -31,7 +31,7 @@ impl Mount {
     }
 }
 
-/// What a name leads to.
+/// The inode that a name leads to.
 pub(crate) struct Found {
     pub(crate) ino: Ino,
     /// The inode as the metadata has it, if that was asked, and the count of changes before.
@@ -54,7 +54,8 @@ impl Found {
     }
 }
 
-/// What `name` in a directory leads to. Beside others the caller holds the directory's token, and
+/// The inode that `name` in a directory leads to. Beside others the caller holds the
+/// directory's token, and
 /// what is known under it is asked of nobody.
 pub(crate) fn find(mount: &Mount, dir: &InodeState, name: &[u8]) -> Result<Found> {
     let before = mount.array.meta.changes();

@@ -4,7 +4,7 @@ use strake_proto::{GrantNumber, Ino, NsdId};
 use strake_token::Mode;
 use strake_token::held::Limit;
 
-/// What is done before tokens are given up. Implemented by what has the data.
+/// The work before tokens are given up. Implemented by the owner of the data.
 pub(crate) trait GiveUp: Send + Sync {
     /// Notes that this client was given a grant. Called before its tokens are used.
     fn granted(&self, number: GrantNumber);
@@ -35,7 +35,7 @@ pub(crate) trait GiveUp: Send + Sync {
     fn write_again(&self, nsd: NsdId) -> bool;
 }
 
-/// What the adapter's caches drop of a file.
+/// The part of a file that the adapter's caches drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drops {
     /// They have nothing of it, or may keep all.
@@ -46,7 +46,7 @@ pub(crate) enum Drops {
     All,
 }
 
-/// What is given up of a file.
+/// The part of a file that is given up.
 #[derive(Debug)]
 pub(crate) struct Given {
     /// The mode in which the inode was held.
@@ -71,7 +71,8 @@ impl Given {
         self.from == Some(Mode::Exclusive) && self.limit.inode == Some(Mode::Writing)
     }
 
-    /// What caches have to drop. `is_written` says whether a handle of this client may write the
+    /// The part that caches have to drop. `is_written` says whether a handle of this client
+    /// may write the
     /// file: then they have pages of it only under its exclusive token.
     pub(crate) fn drops(&self, is_written: bool) -> Drops {
         let keeps_pages = self.keeps_sight() && !is_written;

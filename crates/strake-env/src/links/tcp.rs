@@ -1,4 +1,4 @@
-//! What the kernel knows of a TCP connection: `getsockopt(TCP_INFO)`.
+//! The kernel's counts of a TCP connection: `getsockopt(TCP_INFO)`.
 //!
 //! The kernel's structure grows at its end, and says by its length how much of it there is. The
 //! places of its fields never change. The C library's declaration ends long before the fields that

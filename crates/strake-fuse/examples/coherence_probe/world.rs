@@ -87,7 +87,7 @@ impl World {
         waits.filter(|wait| wait.reason == "lock").map(|wait| (wait.thread, wait.detail)).collect()
     }
 
-    /// What is to be said, and done, if the probe hangs.
+    /// The report, and the end, of a probe that hangs.
     pub(crate) fn hang(&self) -> Hang {
         let mounts = self
             .mounts

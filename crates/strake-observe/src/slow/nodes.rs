@@ -20,9 +20,9 @@ const TRIP_EXPECTED: Duration = Duration::from_millis(10);
 const TRIPS_MIN: u64 = 3;
 /// A file is taken to and fro if mounts lost it so often in the last minute.
 const TAKEN_MIN: u64 = 10;
-/// So many files or nodes are named.
+/// At most that many files or nodes are named.
 const NAMED_MAX: usize = 3;
-/// What waits longer is held up.
+/// A request that waits longer is held up.
 const HELD_MIN: Duration = Duration::from_secs(2);
 
 /// What is spent on calls to other nodes, and what waits for these.

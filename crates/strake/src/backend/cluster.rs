@@ -37,7 +37,7 @@ pub(crate) struct ClusterBackend {
     /// Finds the leader.
     search: Arc<Search>,
     grant: Grant,
-    /// What this node proves itself by.
+    /// The credentials of this node.
     own: Arc<NodeCredentials>,
     /// Metadata, tokens and NSDs.
     ways: MountWays,

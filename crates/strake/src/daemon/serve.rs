@@ -34,7 +34,7 @@ pub(crate) struct Daemon {
     config: Mutex<NodeConfig>,
     /// What listings have shown last.
     pub(super) figures: Figures,
-    /// What the leader said last about tokens.
+    /// The leader's last answer about tokens.
     pub(super) tokens: KnownTokens,
     /// The check under way.
     pub(super) checks: Checks,

@@ -27,7 +27,7 @@ const AGE_MAX: Duration = Duration::from_secs(30);
 /// The wait for a token has this name.
 const TOKEN: &str = "token";
 
-/// What the leader said last.
+/// The leader's last answer.
 pub(super) type KnownTokens = Arc<Known<TokensView>>;
 
 impl Daemon {

@@ -177,7 +177,7 @@ fn loss(names: &Names, node: u16) -> f64 {
     listed.and_then(|text| Ok(loss_percent(&json(&text)?))).ok().flatten().unwrap_or(0.0)
 }
 
-/// What `nft -j list table` says about loss.
+/// The loss that `nft -j list table` shows.
 fn loss_percent(listed: &Value) -> Option<f64> {
     let items = listed["nftables"].as_array().into_iter().flatten();
     let mut parts = items.filter_map(|item| item["rule"]["expr"].as_array()).flatten();
@@ -222,7 +222,7 @@ fn is_up(links: &Value) -> Result<bool> {
     Ok(flags.iter().any(|flag| flag == "UP"))
 }
 
-/// What `tc -j qdisc show` says about delay.
+/// The delay that `tc -j qdisc show` shows.
 fn delay_of(queues: &Value) -> Duration {
     let mut queues = queues.as_array().into_iter().flatten();
     let netem = queues.find(|queue| queue["kind"] == "netem");

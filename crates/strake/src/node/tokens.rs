@@ -10,7 +10,7 @@ use strake_proto::{ClientId, ErrorKind, FsId, Result};
 use strake_token::Mode;
 use strake_token::held::Held;
 
-/// So many files are listed.
+/// At most that many files are listed.
 const FILES_MAX: usize = 20;
 /// Counts are of so many seconds.
 const SECONDS: f64 = 60.0;
