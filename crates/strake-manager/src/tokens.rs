@@ -411,7 +411,7 @@ fn look(service: &Weak<TokenService>) {
                 return;
             }
             let now = service.clock.monotonic();
-            let due = state.authority.due(now).map_or(LOOK, |due| due.saturating_sub(now));
+            let due = state.authority.due().map_or(LOOK, |due| due.saturating_sub(now));
             service.changed.wait_for(&mut state, due.min(LOOK));
             if state.stopped {
                 return;

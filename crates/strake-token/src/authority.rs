@@ -135,6 +135,9 @@ pub struct Authority {
     files: BTreeMap<Ino, BTreeMap<ClientId, Holding>>,
     /// In the order in which they came.
     waiting: Vec<Waiting>,
+    /// When the first revoke is due that was put off, so that its client keeps a new grant for a
+    /// while.
+    put_off: Option<Duration>,
 }
 
 impl Authority {
@@ -154,6 +157,7 @@ impl Authority {
             gone: BTreeSet::new(),
             files: BTreeMap::new(),
             waiting: Vec::new(),
+            put_off: None,
         }
     }
 
@@ -293,15 +297,14 @@ impl Authority {
         effects
     }
 
-    /// When [`Authority::tick`] is to be called next, if nothing else happens.
-    pub fn due(&self, now: Duration) -> Option<Duration> {
-        let is_waited_for = !self.waiting.is_empty();
-        let holdings = self.files.values().flat_map(BTreeMap::values);
-        let moments = holdings.filter_map(|holding| match &holding.revoke {
-            Some(revoke) => Some(revoke.sent + self.times.repeat),
-            None => is_waited_for.then_some(holding.since + self.times.hold_min),
-        });
-        moments.filter(|moment| *moment > now).min()
+    /// When [`Authority::tick`] is to be called next, if nothing else happens. It may be over.
+    pub fn due(&self) -> Option<Duration> {
+        let revokes = self.files.values().flat_map(BTreeMap::values);
+        let repeated = revokes
+            .filter_map(|holding| holding.revoke.as_ref())
+            .map(|revoke| revoke.sent + self.times.repeat)
+            .min();
+        [repeated, self.put_off].into_iter().flatten().min()
     }
 
     /// Takes a message that a client sent to the leader of a term.
@@ -457,6 +460,7 @@ impl Authority {
 
     /// Grants what can be granted, and revokes what the rest waits for.
     fn settle(&mut self, now: Duration) -> Vec<Effect> {
+        self.put_off = None;
         let mut effects = self.clear_writers(now);
         if !self.grace.is_empty() && obeys(Rule::AllReassertFirst) {
             return effects;
@@ -580,7 +584,11 @@ impl Authority {
                 }
                 revoke.sent = now;
             }
-            None if now < holding.since + self.times.hold_min => return None,
+            None if now < holding.since + self.times.hold_min => {
+                let due = holding.since + self.times.hold_min;
+                self.put_off = Some(self.put_off.map_or(due, |other| other.min(due)));
+                return None;
+            }
             None => holding.revoke = Some(Revoke { limit, sent: now }),
         }
         let limit = holding.revoke.as_ref().map(|revoke| revoke.limit.clone())?;
