@@ -154,7 +154,7 @@ fn pages_are_right_whoever_may_store_to_them() {
             });
             let mut turn = 1;
             while !opening.is_finished() {
-                // What is written is seen by the read that comes after it.
+                // A read sees the write that came before it.
                 turn = turn % 250 + 1;
                 let writer = &mapped.world.mounts[0];
                 writer.write(mapped.handles[0], 0, &[turn]).expect("there is room");

@@ -1,5 +1,5 @@
-//! What a mount has of the nodes: the metadata, what it may use beside others ([`Tokens`]), and the
-//! NSDs.
+//! The things that a mount has of the nodes: the metadata, what it may use beside others
+//! ([`Tokens`]), and the NSDs.
 //!
 //! Metadata and tokens follow the node that leads by themselves. Calls to the metadata wait until a
 //! node leads again, because everything needs it. NSDs of the node that led wait for that too: they

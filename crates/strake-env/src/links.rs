@@ -185,7 +185,7 @@ impl Links {
         let mut state = self.state.lock();
         let entry = state.peers.entry(name.to_owned()).or_default();
         if entry.connections.is_empty() {
-            // What was before this connection is no silence of it.
+            // The time before this connection is no silence of it.
             entry.peer.silence.store(0, Relaxed);
         }
         entry.left = None;

@@ -99,8 +99,8 @@ impl Adapter {
     /// are given up before the answer is there, the kernel is told so after it has asked, and does
     /// not believe the answer.
     ///
-    /// That is so for no other answer: with a name the kernel may learn of the inode only then, and
-    /// what it was told of it before is lost; and it believes the answer to a change.
+    /// No other answer is protected so: with a name the kernel may learn of the inode only then,
+    /// and what it was told of it before is lost; and it believes the answer to a change.
     fn valid_of(&self, ino: Ino) -> Duration {
         self.vfs.attributes_hold(ino).unwrap_or(self.valid)
     }

@@ -24,7 +24,7 @@ pub(crate) fn pong((packets, again): (u64, u64)) -> [u8; PONG_BYTES] {
     message
 }
 
-/// What an answer says. One that is too short says that nothing was sent.
+/// The meaning of an answer. One that is too short says that nothing was sent.
 pub(crate) fn theirs(message: &[u8]) -> (u64, u64) {
     let word = |at: usize| {
         let bytes = message.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());

@@ -25,7 +25,7 @@ const NAMED_MAX: usize = 3;
 /// A request that waits longer is held up.
 const HELD_MIN: Duration = Duration::from_secs(2);
 
-/// What is spent on calls to other nodes, and what waits for these.
+/// The time spent on calls to other nodes, and the requests that wait for these.
 const REMOTE: [super::Place; 6] = [Disks, Metadata, Nodes, PagePool, SameFile, Others];
 
 fn is_many(again: u64, packets: u64) -> bool {
@@ -43,7 +43,7 @@ fn is_slow(sums: &LinkSums) -> bool {
 }
 
 impl Case<'_> {
-    /// What goes over the network waits for packets that are lost, or for its round trips.
+    /// Calls over the network wait for packets that are lost, or for their round trips.
     pub(super) fn network(&self, blame: &mut Blame) -> Option<Finding> {
         let of = |bad: fn(&LinkSums) -> bool| {
             self.window.links.iter().filter(move |(_, sums)| bad(sums)).take(NAMED_MAX)
@@ -147,7 +147,7 @@ impl Case<'_> {
             .filter(|it| it.nanos >= nanos(BLAME_MIN))
     }
 
-    /// What waits now for other nodes, and requests of programs, the longest first.
+    /// The waits for other nodes at this moment, and requests of programs, the longest first.
     fn held_up(&self) -> Vec<&WaiterSnapshot> {
         let is_held = |it: &&WaiterSnapshot| {
             let is_remote = [Disks, Metadata, Nodes].contains(&super::Place::of(&it.reason));
