@@ -60,7 +60,7 @@ struct Kernel {
 struct Order {
     dropped: Dropped,
     /// The direct write that has caused the order. It stays under way until the pages are dropped.
-    _write: Option<UnderWay>,
+    write: Option<UnderWay>,
 }
 
 /// Takes orders and tells the kernel; see the head of this file.
@@ -89,8 +89,12 @@ impl Notifier {
         let lane = |name: &str, limits| {
             let kernel = Arc::clone(&kernel);
             Workers::new(name, limits, move |order: Order| {
-                let result = kernel.drop_cached(order.dropped.what());
-                order.dropped.tell(result);
+                let Order { dropped, write } = order;
+                let result = kernel.drop_cached(dropped.what());
+                // The write is answered once that is told. Then programs store to new pages, which
+                // must not be left out of what is written back.
+                drop(write);
+                dropped.tell(result);
             })
         };
         Notifier {
@@ -140,7 +144,7 @@ impl Notifier {
             Outdated::Contents { .. } => &self.pages,
         };
         let (dropping, dropped) = Dropping::begin(what);
-        match lane.submit(Order { dropped, _write: write }) {
+        match lane.submit(Order { dropped, write }) {
             Ok(()) => Ok(dropping),
             Err(Refused::Full(order)) => {
                 let detail = format!("too much is to be dropped before {}", order.dropped.what());

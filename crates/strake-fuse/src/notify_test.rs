@@ -194,3 +194,29 @@ fn the_last_serving_thread_does_not_wait_for_dropped_pages() {
     notifier.join();
     assert_eq!(left_out(0..40), [(0, 40)]);
 }
+
+#[test]
+fn a_direct_write_is_no_more_under_way_when_it_is_answered() {
+    let pages = Arc::new(Pages::default());
+    let notifier = Arc::new(notifier(2, Box::new(|_| Ok(()))));
+    let (done, answers) = channel();
+    let mut write = Some((Arc::clone(&pages).begin(10..20), done));
+    let mut early = None;
+    // A direct write ends only when no write-back holds the list of those under way.
+    let put = |part: Range<u64>| {
+        if let Some((write, done)) = write.take() {
+            let notifier = Arc::clone(&notifier);
+            strake_env::thread::spawn(move || {
+                notifier.drop_pages_after(Ino(2), write).expect("dropped");
+                let _ = done.send(());
+            });
+            early = answers.recv_timeout(Duration::from_millis(200)).ok();
+        }
+        Ok((part.end - part.start) as usize)
+    };
+    pages.write_back(0..30, put).expect("written");
+    assert_eq!(early, None, "the write was answered while write-backs still left its range out");
+    answers.recv().expect("answered");
+    notifier.end();
+    notifier.join();
+}
