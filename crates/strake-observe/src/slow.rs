@@ -4,9 +4,13 @@
 //! was spent. Causes then take their time from that: first a full file system, a bad network, a
 //! silent node and a slow disk, which make everything else slow, then files that nodes take from
 //! each other, the way in which programs write, the page pool, the metadata, files that several
-//! programs want, the processor, and the disks. So no time is blamed
+//! programs want, the processor, the disks, and all other waits. So no time is blamed
 //! twice. A cause is a [`Finding`] if it explains at least [`SHARE_MIN`] of the time and
 //! [`BLAME_MIN`] in all. Findings are ranked by the time that they explain.
+//!
+//! Every place but two has a cause that takes all of it, so a report without a finding has no place
+//! but these two with so much time. The two are the disks and the daemon's own work: requests have
+//! to spend time there.
 
 mod nodes;
 
@@ -68,7 +72,7 @@ pub enum Place {
     Space,
     /// Others use the same file.
     SameFile,
-    /// Files that other nodes hold, and leases.
+    /// Files that other nodes hold or that the leader hands out, and leases.
     Nodes,
     /// Anything else that is waited for.
     Others,
@@ -97,7 +101,7 @@ impl Place {
             Place::PagePool => "room in the page pool",
             Place::Space => "space on the disks",
             Place::SameFile => "others that use the same file",
-            Place::Nodes => "files that other nodes hold",
+            Place::Nodes => "files that other nodes hold or that the leader hands out",
             Place::Others => "other waits",
             Place::Own => "work in the daemon, and its turn on a processor",
         }
@@ -119,7 +123,7 @@ impl Place {
             | "sync of the same file"
             | "size of the same file"
             | "write-back of the same file" => Place::SameFile,
-            "token" | "lease" => Place::Nodes,
+            "token" | "lease" | "for the lease of" => Place::Nodes,
             "names in the same directory"
             | "opening or removal of the same file"
             | "directory move"
@@ -229,7 +233,7 @@ pub fn explain(
     spent.sort_by_key(|it| std::cmp::Reverse(it.nanos));
     let all = window.account.nanos() as f64;
     let least = (BLAME_MIN.as_nanos() as f64).max(all * SHARE_MIN);
-    let causes: [Cause<'_>; 12] = [
+    let causes: [Cause<'_>; 13] = [
         Case::full,
         Case::network,
         Case::silent_node,
@@ -242,6 +246,7 @@ pub fn explain(
         Case::same_file,
         Case::processor,
         Case::disks,
+        Case::other_waits,
     ];
     let mut findings = Vec::new();
     for cause in causes {
@@ -263,6 +268,7 @@ pub fn explain(
         requests: window.all.count(),
         requests_ns: window.all.nanos(),
         busy_requests_ns: window.account.nanos(),
+        named_from_ns: least as u64,
         spent,
         findings,
     }
@@ -498,7 +504,7 @@ impl Case<'_> {
     fn metadata(&self, blame: &mut Blame) -> Option<Finding> {
         let names = self.account.of(Names);
         let mean = names.nanos.checked_div(names.count).unwrap_or(0);
-        let taken = blame.take(&[Names], &[Metadata, Disks, SameFile, Others], f64::MAX)
+        let taken = blame.take(&[Names], &[Metadata, Disks, SameFile], f64::MAX)
             + blame.take(&[Read, Write, Sync], &[Metadata], f64::MAX);
         let mut most: Vec<_> = self.window.operations.values().collect();
         most.retain(|it| is_about_names(it.name));
@@ -591,6 +597,26 @@ impl Case<'_> {
         ];
         let title = ("All disks are slow".to_owned(), taken);
         Some(self.finding("disks", title, &Account::nanos, evidence, &advice))
+    }
+
+    /// Waits that belong to no other cause.
+    fn other_waits(&self, blame: &mut Blame) -> Option<Finding> {
+        let taken = blame.take(&RequestKind::ALL, &[Others], f64::MAX);
+        let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+        for (_, reason, nanos) in &self.account.waits {
+            if Place::of(reason) == Others {
+                *reasons.entry(reason).or_default() += nanos;
+            }
+        }
+        let mut reasons: Vec<(&str, u64)> = reasons.into_iter().collect();
+        reasons.sort_by_key(|(_, nanos)| std::cmp::Reverse(*nanos));
+        let (first, _) = reasons.first()?;
+        let evidence = reasons.iter().take(3);
+        let evidence = evidence.map(|(it, nanos)| format!("'{it}' took {}.", time(*nanos)));
+        let advice = ["`strake diag waiters` lists everything that waits, and who is waited for. \
+             `strake help operating` says what each of these waits means."];
+        let title = (format!("Requests wait for '{first}'"), taken);
+        Some(self.finding("waits", title, &Account::nanos, evidence.collect(), &advice))
     }
 
     /// Requests that have waited for long and are not done yet.

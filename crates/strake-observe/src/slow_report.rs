@@ -20,6 +20,9 @@ pub struct SlowReport {
     pub requests_ns: u64,
     /// How long those of the busy time took.
     pub busy_requests_ns: u64,
+    /// A cause is among the findings if it explains at least so much of that.
+    #[serde(default)]
+    pub named_from_ns: u64,
     /// Where the time of these was spent, the longest first.
     pub spent: Vec<Spent>,
     /// What is to blame, the worst first. It is empty if nothing is slow.
@@ -99,13 +102,11 @@ pub fn print_slow_report(out: &mut dyn fmt::Write, report: &SlowReport) -> fmt::
         time(*requests_ns)
     )?;
     if report.findings.is_empty() {
-        return match *busy_ns {
-            0 => writeln!(out, "Nothing is slow: programs hardly waited."),
-            busy => {
-                writeln!(out, "Nothing is slow: no cause explains a fifth of that time.")?;
-                spent(out, report, busy)
-            }
-        };
+        if report.spent.iter().all(|part| part.nanos < report.named_from_ns) {
+            return writeln!(out, "Nothing is slow: programs hardly waited.");
+        }
+        writeln!(out, "Nothing is slow: the time went into work that has to be done.")?;
+        return spent(out, report, *busy_ns);
     }
     for (number, finding) in (1..).zip(&report.findings) {
         writeln!(out)?;
@@ -139,9 +140,17 @@ fn spent(out: &mut dyn fmt::Write, report: &SlowReport, busy: u64) -> fmt::Resul
         "Programs waited much in {} of that time. Where the time of their requests went:",
         time(busy)
     )?;
-    for part in &report.spent {
-        let percent = part.nanos as f64 * 100.0 / report.busy_requests_ns.max(1) as f64;
-        writeln!(out, "  {:>10}  {percent:>3.0} %  {}", time(part.nanos), part.what)?;
+    let line = |out: &mut dyn fmt::Write, nanos: u64, what: &str| {
+        let percent = nanos as f64 * 100.0 / report.busy_requests_ns.max(1) as f64;
+        writeln!(out, "  {:>10}  {percent:>3.0} %  {what}", time(nanos))
+    };
+    // Without a finding, a place with less than a finding needs says nothing by itself.
+    let least = if report.findings.is_empty() { report.named_from_ns } else { 0 };
+    let is_shown = |part: &&Spent| part.nanos >= least;
+    report.spent.iter().filter(is_shown).try_for_each(|it| line(out, it.nanos, &it.what))?;
+    let rest = report.spent.iter().filter(|part| !is_shown(part));
+    match rest.map(|part| part.nanos).sum() {
+        0 => Ok(()),
+        nanos => line(out, nanos, "everything else"),
     }
-    Ok(())
 }

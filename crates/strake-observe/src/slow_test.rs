@@ -245,6 +245,61 @@ fn a_report_is_printed_in_words() {
     }
 }
 
+/// Waits of each place. Some belong to disks and to the daemon's own work.
+const REASONS: [&str; 9] = [
+    "NSD I/O completion",
+    "metadata sync",
+    "dirty pages to be written",
+    "space that other mounts hold",
+    "contents of the same file",
+    "token",
+    "lock",
+    "adapter dropping",
+    "",
+];
+
+/// `explain slow` once said that nothing was slow, above "58 %  files that other nodes hold".
+#[test]
+fn a_report_that_nothing_is_slow_shows_no_wait_that_could_be_avoided() {
+    let mut without = 0;
+    for first in REASONS {
+        for second in REASONS {
+            for kind in RequestKind::ALL {
+                for (ms, count) in [(1, 300), (3, 300), (10, 30), (10, 400)] {
+                    let mut minute = Minute::new();
+                    minute.ask(kind, count, (ms, 65_536), first);
+                    minute.ask_at(RequestKind::Read, count / 2, (ms, 65_536), second, 0);
+                    let report = minute.explain();
+                    let mut text = String::new();
+                    crate::print_slow_report(&mut text, &report).expect("a string takes all");
+                    assert_eq!(text.contains("Nothing is slow"), report.findings.is_empty());
+                    if !report.findings.is_empty() {
+                        continue;
+                    }
+                    without += 1;
+                    let listed = text.lines().filter(|line| line.contains(" %  "));
+                    for line in listed {
+                        let what = line.rsplit("  ").next().expect("a line has words");
+                        let ordinary = [Place::Disks.word(), Place::Own.word(), "everything else"];
+                        assert!(ordinary.contains(&what), "{first}, {second}, {kind:?}: {text}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(without > 50, "only {without} reports have no finding");
+}
+
+#[test]
+fn waits_that_belong_to_no_other_cause_are_named() {
+    let mut minute = Minute::new();
+    minute.ask(RequestKind::Write, 200, (20, 65_536), "adapter dropping");
+    let report = minute.explain();
+    let first = &report.findings[0];
+    assert_eq!((&*first.id, &*first.title), ("waits", "Requests wait for 'adapter dropping'"));
+    assert_eq!(first.evidence, ["'adapter dropping' took 3.60 s."]);
+}
+
 #[test]
 fn times_are_written_with_three_digits() {
     let times =
@@ -339,7 +394,8 @@ fn what_a_silent_node_holds_up_now_is_blamed_on_it() {
 fn files_that_nodes_take_from_each_other_are_named_by_path_and_node() {
     let mut minute = Minute::new();
     minute.ask(RequestKind::Write, 200, (20, 100), "token");
-    assert_eq!(minute.found(), [""; 0], "which file it is, is not known");
+    let report = minute.explain();
+    assert_eq!((&*report.findings[0].id, report.findings[0].percent), ("tokens", 90));
     let file = |path: &str, count: u64| HotFile {
         inode: 12,
         path: Some(path.into()),
@@ -350,7 +406,7 @@ fn files_that_nodes_take_from_each_other_are_named_by_path_and_node() {
     minute.facts.hot = vec![file("/mnt/counter", 400), file("/mnt/other", 4)];
     let report = minute.explain();
     let first = &report.findings[0];
-    assert_eq!((&*first.id, first.evidence.len()), ("token-conflict", 2));
+    assert_eq!((&*first.id, first.evidence.len()), ("token-conflict", 3));
     assert_eq!(first.title, "Nodes take /mnt/counter from each other");
     let wanted = "/mnt/counter was taken from node1 and node2 in turn, 6.7 times a second.";
     assert_eq!(first.evidence[0], wanted);

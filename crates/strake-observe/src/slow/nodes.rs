@@ -18,8 +18,6 @@ const AGAIN_PARTS: u64 = 50;
 const TRIP_EXPECTED: Duration = Duration::from_millis(10);
 /// And if so many came back.
 const TRIPS_MIN: u64 = 3;
-/// A file is taken to and fro if mounts lost it so often in the last minute.
-const TAKEN_MIN: u64 = 10;
 /// At most that many files or nodes are named.
 const NAMED_MAX: usize = 3;
 /// A request that waits longer is held up.
@@ -158,14 +156,18 @@ impl Case<'_> {
         held
     }
 
-    /// Nodes take files from each other.
+    /// Nodes take files from each other. The leader knows the files of the last minute. If it knows
+    /// none, the time was still spent.
     pub(super) fn token_conflict(&self, blame: &mut Blame) -> Option<Finding> {
-        let taken_often = |file: &&crate::tokens::HotFile| {
-            file.taken_from.iter().map(|(_, count)| count).sum::<u64>() >= TAKEN_MIN
-        };
-        let hot: Vec<_> = self.facts.hot.iter().filter(taken_often).take(NAMED_MAX).collect();
-        let first = hot.first()?;
         let taken = blame.take(&RequestKind::ALL, &[Nodes], f64::MAX);
+        if taken == 0.0 {
+            return None;
+        }
+        let was_taken = |file: &&crate::tokens::HotFile| !file.taken_from.is_empty();
+        let hot: Vec<_> = self.facts.hot.iter().filter(was_taken).take(NAMED_MAX).collect();
+        let Some(first) = hot.first() else {
+            return Some(self.tokens(taken));
+        };
         let mut evidence: Vec<String> = hot
             .iter()
             .map(|file| {
@@ -186,5 +188,22 @@ impl Case<'_> {
         ];
         let title = format!("Nodes take {} from each other", first.name());
         Some(self.finding("token-conflict", (title, taken), &Account::nanos, evidence, &advice))
+    }
+
+    /// Requests waited for files of the cluster, and it is not known which.
+    fn tokens(&self, taken: f64) -> Finding {
+        let evidence = vec![
+            format!("Requests waited {} for the right to use a file.", time(taken as u64)),
+            "In the last minute no file was taken from a node, or the leader does not say so."
+                .to_owned(),
+        ];
+        let advice = [
+            "Ask while it is slow: `strake diag tokens` lists the files that nodes take from each \
+             other in the last minute.",
+            "If there are none, the way to the node that leads takes the time: `strake cluster \
+             show` names it, and `strake diag network` shows the way.",
+        ];
+        let title = "Programs wait for files that other nodes hold or that the leader hands out";
+        self.finding("tokens", (title.to_owned(), taken), &Account::nanos, evidence, &advice)
     }
 }
