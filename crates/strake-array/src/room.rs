@@ -359,6 +359,14 @@ impl Room {
         }
     }
 
+    /// How many whole blocks the NSDs have room for, even if one NSD gets a strip of each. This is
+    /// all that is free, the reserve too.
+    pub fn whole_blocks_free(&self) -> u64 {
+        self.io.nsds().refresh_space();
+        let (_, free) = self.io.nsds().space();
+        free / self.slots / self.strip(self.block_size)
+    }
+
     /// The claims of all blocks together.
     pub fn claimed(&self) -> Claim {
         self.state.lock().claimed

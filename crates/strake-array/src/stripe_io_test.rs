@@ -119,7 +119,7 @@ impl Bench {
         }
         let grant = self.lives.fetch_add(1, Ordering::Relaxed);
         let io = io_over(&self.nsds, &self.notes, grant);
-        let recovered = io.recover(&self.layout, BlockIndex(block), Version::NONE);
+        let recovered = io.recover(&self.layout, BlockIndex(block), Version::NONE, true);
         let result = recovered.and_then(|_| self.read(&io, block, BLOCK_SIZE));
         self.nsds.iter().for_each(|nsd| nsd.set_down(false));
         result

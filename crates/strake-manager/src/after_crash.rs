@@ -4,11 +4,15 @@
 //! 2. Every stripe that was never settled is looked at. Its versions are made equal
 //!    ([`strake_array::stripe_io`]), and its file's allocated bytes are counted anew. A stripe
 //!    beyond the end of its file is deleted, because the metadata was never told of it.
+//!
+//! **On full disks.** A stripe whose versions are unequal is written anew as a whole, also if a
+//! patch of one unit made them unequal. The old versions are freed once the new one is settled. So
+//! if the disks have no room for all of these stripes at once, they are settled some at a time.
 
 use crate::report::RecoveryReport;
 use crate::scan::scan_objects;
 use std::collections::{BTreeSet, HashMap};
-use strake_array::stripe_io::on_disk;
+use strake_array::stripe_io::{Found, on_disk};
 use strake_array::{Array, reaper};
 use strake_proto::meta::{Inode, MetaOp};
 use strake_proto::nsd::SettledStripe;
@@ -30,7 +34,6 @@ pub fn recover(array: &Array) -> Result<RecoveryReport> {
 /// # Errors
 /// As [`recover`].
 pub fn recover_files(array: &Array, of: &dyn Fn(Ino) -> bool) -> Result<RecoveryReport> {
-    let mut report = RecoveryReport::default();
     let restarts = array.io.nsds().restarts();
     reaper::apply_pending(array)?;
     let mut unsettled: HashMap<ObjectId, BTreeSet<BlockIndex>> = HashMap::new();
@@ -38,60 +41,136 @@ pub fn recover_files(array: &Array, of: &dyn Fn(Ino) -> bool) -> Result<Recovery
         unsettled.entry(object).or_default().insert(block);
     }
     if unsettled.is_empty() {
-        return Ok(report);
+        return Ok(RecoveryReport::default());
     }
-    let mut concerned: Vec<(Inode, ObjectLayout, BTreeSet<BlockIndex>)> = Vec::new();
+    let mut files = Vec::new();
     scan_objects(array, &mut |inode, layout| {
         if let Some(blocks) = unsettled.remove(&layout.object)
             && of(inode.attr.ino)
         {
-            concerned.push((inode.clone(), *layout, blocks));
+            files.push(File { inode: inode.clone(), layout: *layout, blocks, has_lost: false });
         }
         Ok(())
     })?;
-    let mut settled = Vec::new();
-    for (inode, layout, blocks) in &concerned {
-        report.stripes += blocks.len() as u64;
-        for &block in blocks.range(..end_of(inode, layout)) {
-            match array.io.recover(layout, block, Version::NONE) {
-                Ok(Some(found)) => {
-                    report.rewritten += u64::from(found.rewritten.is_some());
-                    let (fs, object) = (array.io.nsds().fs(), layout.object);
-                    let version = found.version;
-                    let stripe = SettledStripe { fs, object, block, version, lacks: 0 };
-                    settled.push((*layout, stripe));
-                }
-                Ok(None) => report.deleted += 1,
-                // The stripe stays unsettled. It is looked at again when more NSDs are there.
-                Err(error) if error.kind() == ErrorKind::Io => report.failed += 1,
-                Err(error) => return Err(error),
+    let report = RecoveryReport::default();
+    let repair = Repair { array, restarts, files, settled: Vec::new(), fit: None, report };
+    repair.run()
+}
+
+/// A file with stripes that were never settled.
+struct File {
+    inode: Inode,
+    layout: ObjectLayout,
+    /// The stripes.
+    blocks: BTreeSet<BlockIndex>,
+    /// Whether bytes that were stable are gone. The count of the file's bytes stays as it is then.
+    has_lost: bool,
+}
+
+/// The repair of some files.
+struct Repair<'a> {
+    array: &'a Array,
+    /// `NsdSet::restarts` at the beginning.
+    restarts: u64,
+    files: Vec<File>,
+    /// The stripes that are equal now and are not settled yet.
+    settled: Vec<(ObjectLayout, SettledStripe)>,
+    /// How many stripes can be written anew, as far as is known.
+    fit: Option<u64>,
+    report: RecoveryReport,
+}
+
+impl Repair<'_> {
+    /// The stripes that need no room come first. When they are settled, the NSDs free what they
+    /// replaced.
+    fn run(mut self) -> Result<RecoveryReport> {
+        let mut stripes = Vec::new();
+        for File { inode, layout, blocks, .. } in &self.files {
+            self.report.stripes += blocks.len() as u64;
+            stripes.extend(blocks.range(..end_of(inode, layout)).map(|block| (*layout, *block)));
+        }
+        let mut unequal = Vec::new();
+        for (layout, block) in stripes {
+            match self.array.io.recover(&layout, block, Version::NONE, false) {
+                Err(error) if error.kind() == ErrorKind::Retry => unequal.push((layout, block)),
+                result => self.note(&layout, block, result)?,
             }
         }
-    }
-    // Stripes written anew are made stable before they are counted. Otherwise a second power cut
-    // could leave the count without the stripe.
-    array.rounds.run(true)?;
-    if array.io.nsds().restarts() != restarts {
-        let detail = "a disk was started anew meanwhile: start again";
-        return Err(Error::new(ErrorKind::Unreachable, detail));
-    }
-    for (inode, layout, blocks) in &concerned {
-        let end = end_of(inode, layout);
-        // The count and the deletion are durable before any stripe is settled or deleted. Until
-        // then the next start finds the stripe unsettled and counts the file anew.
-        report.lost += recount(array, inode, layout, end)?;
-        let beyond = blocks.range(end..).count();
-        if beyond > 0 {
-            report.deleted += beyond as u64;
-            delete_beyond(array, inode, end)?;
+        for (layout, block) in unequal {
+            self.write_anew(&layout, block)?;
         }
+        self.settle()?;
+        Ok(self.report)
     }
-    array.meta.sync()?;
-    reaper::apply_pending(array)?;
-    array.rounds.run(true)?;
-    array.rounds.settle(&mut with_masks(array, settled)?);
-    array.rounds.run(true)?;
-    Ok(report)
+
+    /// Makes the versions of a stripe equal, which takes room for a new one. If there is too
+    /// little, the stripes before are settled first.
+    fn write_anew(&mut self, layout: &ObjectLayout, block: BlockIndex) -> Result<()> {
+        let recover = |array: &Array| array.io.recover(layout, block, Version::NONE, true);
+        let fit = self.fit.unwrap_or_else(|| self.array.room.whole_blocks_free());
+        if fit == 0 {
+            self.settle()?;
+        }
+        let mut result = recover(self.array);
+        if fit > 0 && matches!(&result, Err(error) if error.kind() == ErrorKind::NoSpace) {
+            self.settle()?;
+            result = recover(self.array);
+        }
+        self.fit = (fit > 1).then(|| fit - 1);
+        self.note(layout, block, result)
+    }
+
+    /// Notes what became of a stripe.
+    fn note(
+        &mut self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        result: Result<Option<Found>>,
+    ) -> Result<()> {
+        match result {
+            Ok(Some(Found { version, rewritten, .. })) => {
+                self.report.rewritten += u64::from(rewritten.is_some());
+                let (fs, object) = (self.array.io.nsds().fs(), layout.object);
+                let stripe = SettledStripe { fs, object, block, version, lacks: 0 };
+                self.settled.push((*layout, stripe));
+            }
+            Ok(None) => self.report.deleted += 1,
+            // The stripe stays unsettled. It is looked at again when more NSDs are there.
+            Err(error) if error.kind() == ErrorKind::Io => self.report.failed += 1,
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Settles the stripes that are equal now. A stripe that is still unequal is counted with the
+    /// length of its newest version. It will have at least this length, because those of which
+    /// nothing is left were deleted before.
+    fn settle(&mut self) -> Result<()> {
+        let array = self.array;
+        // Stripes written anew are made stable before they are counted. Otherwise a second power
+        // cut could leave the count without the stripe.
+        array.rounds.run(true)?;
+        if array.io.nsds().restarts() != self.restarts {
+            let detail = "a disk was started anew meanwhile: start again";
+            return Err(Error::new(ErrorKind::Unreachable, detail));
+        }
+        for file in &mut self.files {
+            // The count and the deletion are durable before any stripe is settled or deleted. Until
+            // then the next start finds the stripe unsettled and counts the file anew.
+            let end = end_of(&file.inode, &file.layout);
+            self.report.lost += file.recount(array, end)?;
+            let beyond = file.blocks.split_off(&end).len();
+            if beyond > 0 {
+                self.report.deleted += beyond as u64;
+                delete_beyond(array, &file.inode, end)?;
+            }
+        }
+        array.meta.sync()?;
+        reaper::apply_pending(array)?;
+        array.rounds.run(true)?;
+        array.rounds.settle(&mut with_masks(array, std::mem::take(&mut self.settled))?);
+        array.rounds.run(true)
+    }
 }
 
 /// Names the positions that may lack stripes which are stable on all NSDs that are up now.
@@ -129,37 +208,44 @@ fn held_bytes(
     Ok(blocks.values().map(|(_, length)| u64::from(on_disk(*length))).sum())
 }
 
-/// Counts a file's bytes on disks below the block `end` anew. Returns how many are lost.
-///
-/// The metadata is told of bytes only when they are stable. So after a crash there may be more
-/// bytes than it knows, and never fewer. If there are fewer, data was lost that had been safe. The
-/// count stays as it is in that case, and `fs check` names the file until it is written anew or
-/// deleted.
-fn recount(array: &Array, inode: &Inode, layout: &ObjectLayout, end: BlockIndex) -> Result<u64> {
-    let held = held_bytes(array, layout, (BlockIndex(0), end))?;
-    // The metadata's count may include blocks beyond the end.
-    let beyond = held_bytes(array, layout, (end, BlockIndex::END))?;
-    let lost = inode.attr.allocated.saturating_sub(held + beyond);
-    if lost > 0 {
-        error!(
-            target: "recovery",
-            "inode {}: {lost} bytes that were stable are gone; `strake fs check` names \
-             its blocks",
-            inode.attr.ino
-        );
-        return Ok(lost);
+impl File {
+    /// Counts the file's bytes on disks below the block `end` anew. Returns how many are lost.
+    ///
+    /// The metadata is told of bytes only when they are stable. So after a crash there may be more
+    /// bytes than it knows, and never fewer. If there are fewer, data was lost that had been safe.
+    /// The count stays as it is in that case, and `fs check` names the file until it is written
+    /// anew or deleted.
+    fn recount(&mut self, array: &Array, end: BlockIndex) -> Result<u64> {
+        if self.has_lost {
+            return Ok(0);
+        }
+        let attr = &mut self.inode.attr;
+        let held = held_bytes(array, &self.layout, (BlockIndex(0), end))?;
+        // The metadata's count may include blocks beyond the end.
+        let beyond = held_bytes(array, &self.layout, (end, BlockIndex::END))?;
+        let lost = attr.allocated.saturating_sub(held + beyond);
+        if lost > 0 {
+            error!(
+                target: "recovery",
+                "inode {}: {lost} bytes that were stable are gone; `strake fs check` names \
+                 its blocks",
+                attr.ino
+            );
+            self.has_lost = true;
+            return Ok(lost);
+        }
+        let delta = held as i64 - attr.allocated as i64;
+        if delta != 0 {
+            array.meta.apply(MetaOp::Update {
+                ino: attr.ino,
+                size: attr.size,
+                data: None,
+                allocated_delta: delta,
+                mtime: None,
+                ctime: None,
+            })?;
+            attr.allocated = held;
+        }
+        Ok(0)
     }
-    let delta = held as i64 - inode.attr.allocated as i64;
-    if delta != 0 {
-        let (ino, size) = (inode.attr.ino, inode.attr.size);
-        array.meta.apply(MetaOp::Update {
-            ino,
-            size,
-            data: None,
-            allocated_delta: delta,
-            mtime: None,
-            ctime: None,
-        })?;
-    }
-    Ok(0)
 }

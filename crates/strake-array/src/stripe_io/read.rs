@@ -171,7 +171,7 @@ impl StripeIo {
             Verdict::Unknown => return Err(gone(layout, block)),
             Verdict::Unequal if access == Access::Shared => return Err(ErrorKind::Retry.into()),
             Verdict::Unequal => {
-                let resolved = self.resolve(layout, block, &survey)?;
+                let resolved = self.resolve(layout, block, &survey, true)?;
                 let Some((found, bytes)) = resolved else {
                     out.fill(0);
                     return Ok(None);

@@ -47,13 +47,18 @@ impl StripeIo {
     /// other writer of the block. Nothing may be read until this was done for all unsettled
     /// stripes, because a read of one strip does not see the others.
     ///
+    /// Without `may_write` nothing is written that takes room. Versions are rolled back, and what
+    /// nothing is left of is deleted.
+    ///
     /// # Errors
-    /// `Io` while the NSDs are away that are needed to decide.
+    /// `Io` while the NSDs are away that are needed to decide. `Retry` if the block must be written
+    /// anew, without `may_write`. `NoSpace`.
     pub fn recover(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,
         floor: Version,
+        may_write: bool,
     ) -> Result<Option<Found>> {
         let survey = self.survey(layout, block, floor)?;
         match self.judge(layout, &survey) {
@@ -62,7 +67,9 @@ impl StripeIo {
             Verdict::Whole(version, block_bytes) => {
                 Ok(Some(Found { version, block_bytes, rewritten: None }))
             }
-            Verdict::Unequal => Ok(self.resolve(layout, block, &survey)?.map(|(found, _)| found)),
+            Verdict::Unequal => {
+                Ok(self.resolve(layout, block, &survey, may_write)?.map(|(found, _)| found))
+            }
         }
     }
 
@@ -123,12 +130,13 @@ impl StripeIo {
     }
 
     /// Decides, writes the outcome, and returns it. `None` if the block is now a hole. The caller
-    /// excludes every other writer of the block.
+    /// excludes every other writer of the block. For `may_write` see [`StripeIo::recover`].
     pub(super) fn resolve(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,
         survey: &Survey,
+        may_write: bool,
     ) -> Result<Option<(Found, ScratchBuffer<'_>)>> {
         let seen = self.versions_held(layout, block, survey);
         let longest = seen.values().map(|one| one.block_bytes).max().unwrap_or(1);
@@ -151,6 +159,9 @@ impl StripeIo {
                 }
                 self.roll_back(layout, block, survey, &stripe, version)?;
                 continue;
+            }
+            if !may_write {
+                return Err(ErrorKind::Retry.into());
             }
             let mut bytes = self.scratch().take(super::padded_bytes(layout.code, longest));
             bytes.fill(0);
