@@ -486,7 +486,11 @@ impl Tokens {
             let term = self.state.lock().holder.term();
             todo.messages.into_iter().for_each(|message| self.way.send(term, message));
         }
-        let givers = self.givers.get().expect("invariant: attached before the first operation");
+        // Another node may begin to lead before the first operation. There is nothing to give up.
+        let givers = match self.givers.get() {
+            None if todo.files.is_empty() => return,
+            givers => givers.expect("invariant: attached before the first operation"),
+        };
         for (ino, limit) in todo.files {
             match givers.submit(Job::GiveUp(ino, limit)) {
                 // The mount ends, and the authority frees all that it holds.

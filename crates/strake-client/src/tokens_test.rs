@@ -129,6 +129,18 @@ fn until(what: &str, mut work: impl FnMut() -> bool) {
     }
 }
 
+/// Regression: a mount that was being made panicked.
+#[test]
+fn another_node_may_begin_to_lead_before_the_first_operation() {
+    let (way, clock) = (Arc::<Silent>::default(), RealClock::shared());
+    let observe = Observe::new(Arc::clone(&clock), 16);
+    let to_authority = Arc::clone(&way) as Arc<dyn ToAuthority>;
+    let tokens = Tokens::new(TERM, to_authority, clock, observe, FILES_MAX);
+    tokens.new_term(Term(2));
+    tokens.send(Term(2), Reply::Reasserted);
+    assert_eq!(way.count(|request| matches!(request, Request::Reasserted { .. })), 1);
+}
+
 /// The authority has not heard the request, and says much about another file meanwhile.
 #[test]
 fn a_request_is_repeated_whatever_else_is_heard() {
