@@ -6,16 +6,25 @@ use crate::testing::{BLOCK_SIZE, Rig, send_block};
 use crate::vfs::vfs_test::{create, lookup, open, pattern, read, write};
 use crate::vfs::{Handle, SetAttr, Vfs};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 use strake_env::Rng;
+use strake_env::channel::{Sender, channel};
+use strake_manager::TokenService;
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
 use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
-use strake_proto::{ByteCount, Caller, ClientId, Ino, NsdId, Result, SlotIndex, Timestamp};
+use strake_proto::{
+    ByteCount, Caller, ClientId, ErrorKind, Ino, NsdId, Result, SlotIndex, Timestamp,
+};
 use strake_testing::memory_nsd::{Copy, Faults};
+use strake_token::message::{Reply, Term};
+use strake_token::port::ToClient;
 
 const ROOT: &Caller = &Caller::ROOT;
 
 const BLOCK: usize = BLOCK_SIZE as usize;
+/// A test that waits for longer hangs.
+const HANGS: Duration = Duration::from_secs(60);
 
 /// Regression: an NSD that had only accepted a stripe went away before the commit. Where its loss
 /// was noticed before, the commit did not ask it, called the stripe stable, and noted nothing: when
@@ -413,4 +422,45 @@ fn a_disk_that_went_full_does_not_keep_the_others_full() {
     let (_, handle) = create(&vfs, "next");
     write(&vfs, handle, 0, &pattern(2 * BLOCK, 2));
     vfs.fsync(handle).expect("synced");
+}
+
+/// A mount that says nothing. The test hears what it is told.
+struct Mute(Sender<()>);
+
+impl ToClient for Mute {
+    fn new_term(&self, _: Term) {}
+
+    fn send(&self, _: Term, _: Reply) {
+        let _ = self.0.send(());
+    }
+}
+
+/// Regression: a node that led, and waited for a mount that it did not reach any more, went on
+/// waiting for minutes. If it was to lead again, nobody led meanwhile.
+#[test]
+fn a_service_that_ends_waits_for_no_mount_that_is_to_follow_a_change_of_the_pool() {
+    const MOUNT: ClientId = ClientId(9);
+    type Change = fn(&Arc<TokenService>) -> Result<()>;
+    let returns: Change = |service| service.have_written(NsdId(1), ClientId(1));
+    let leaves: Change = |service| {
+        let state =
+            NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Unrecovered };
+        let op = MetaOp::SetNsdState { nsd: NsdId(1), state };
+        let time = Timestamp { seconds: 2_000, nanos: 0 };
+        let entry = MetaEntry { client: ClientId(1), sequence: 0, time, op };
+        service.metadata().apply(&entry).map(drop)
+    };
+    for change in [returns, leaves] {
+        let rig = Rig::new("2x", 3);
+        let service = rig.tokens(&[]);
+        let (tells, told) = channel();
+        service.join(MOUNT, Arc::new(Mute(tells)));
+        strake_env::thread::scope(|scope| {
+            let waits = scope.spawn(|| change(&service));
+            told.recv_timeout(HANGS).expect("it is told of the change");
+            service.stop();
+            let error = waits.join().expect("no panic").expect_err("nobody has followed");
+            assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        });
+    }
 }

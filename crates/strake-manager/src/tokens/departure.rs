@@ -13,7 +13,7 @@
 //! one of them has not reasserted what it holds, that is not known: then all files, but those that
 //! a living client holds exclusively. Nothing is granted at that time, so no other client writes.
 
-use super::TokenService;
+use super::{TokenService, pool};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, Result};
@@ -92,6 +92,9 @@ impl TokenService {
                 let detail = format!("client {client} has died meanwhile");
                 return Err(Error::new(ErrorKind::TimedOut, detail));
             }
+            if state.stopped {
+                return Err(pool::ended());
+            }
             if self.clock.monotonic() >= end {
                 let detail = format!("clients {living:?} have not said what they hold");
                 return Err(Error::new(ErrorKind::TimedOut, detail));
@@ -105,6 +108,9 @@ impl TokenService {
         let end = self.clock.monotonic() + CLEAR_MAX;
         let mut state = self.state.lock();
         while !state.authority.is_cleared() {
+            if state.stopped {
+                return Err(pool::ended());
+            }
             if self.clock.monotonic() >= end {
                 let detail = "a mount does not give up what it wrote beside a dead one";
                 return Err(Error::new(ErrorKind::TimedOut, detail));
@@ -119,8 +125,14 @@ impl TokenService {
         let end = self.clock.monotonic() + DRAW_MAX;
         loop {
             let mut effects = Vec::new();
-            if let Some(number) = self.state.lock().authority.draw(&mut effects) {
-                return Ok(number);
+            {
+                let mut state = self.state.lock();
+                if let Some(number) = state.authority.draw(&mut effects) {
+                    return Ok(number);
+                }
+                if state.stopped {
+                    return Err(pool::ended());
+                }
             }
             let waits = effects.is_empty();
             self.perform(effects);

@@ -34,6 +34,8 @@ pub(super) struct PoolChanges {
     behind: BTreeMap<u64, BTreeSet<ClientId>>,
     /// The NSD that is being brought up to date. Nobody has noted since that it misses something.
     returning: Option<NsdId>,
+    /// No NSD is brought up to date any more, because the manager ends.
+    is_ending: bool,
 }
 
 impl PoolChanges {
@@ -123,17 +125,34 @@ impl TokenService {
     /// metadata says that it is being brought up to date, for clients that come later.
     ///
     /// # Errors
-    /// `TimedOut` if a client does not follow; `Io` if one has noted that the NSD misses something.
+    /// `TimedOut` if a client does not follow; `Io` if one has noted that the NSD misses something;
+    /// `Unreachable` if the service or the manager ends.
     pub fn have_written(&self, nsd: NsdId, but: ClientId) -> Result<()> {
-        self.state.lock().pool.returning = Some(nsd);
+        {
+            let mut state = self.state.lock();
+            if state.pool.is_ending {
+                return Err(ended());
+            }
+            state.pool.returning = Some(nsd);
+        }
         let message = |change| Reply::Writable { change, nsd };
         self.named("mounts that write to an NSD again", &nsd.to_string(), || {
             self.have_followed(message, but, WRITE_MAX, Some(nsd))
         })
     }
 
+    /// The manager ends: nobody waits any more until clients write to an NSD that comes back.
+    pub(crate) fn end_returns(&self) {
+        let mut state = self.state.lock();
+        state.pool.is_ending = true;
+        state.pool.returning = None;
+        drop(state);
+        self.changed.notify_all();
+    }
+
     /// Tells all clients but one of a change, and waits until they have followed it. With
-    /// `returning` only as long as that NSD is being brought up to date.
+    /// `returning` only as long as that NSD is being brought up to date. A service that has ended
+    /// waits for nobody, because its node may be about to lead again.
     fn have_followed(
         &self,
         message: impl Fn(u64) -> Reply,
@@ -160,7 +179,8 @@ impl TokenService {
             let mut state = self.state.lock();
             let goes_on = |state: &super::State| {
                 let is_behind = state.pool.behind.get(&change).is_some_and(|them| !them.is_empty());
-                is_behind && (returning.is_none() || state.pool.returning == returning)
+                let returns = returning.is_none() || state.pool.returning == returning;
+                is_behind && returns && !state.stopped
             };
             self.changed.wait_while_for(&mut state, |state| goes_on(state), REPEAT);
             let is_over = self.clock.monotonic() >= end;
@@ -170,6 +190,9 @@ impl TokenService {
             let behind = state.pool.behind.remove(&change).unwrap_or_default();
             return match behind.is_empty() {
                 true => Ok(()),
+                false if state.stopped || (returning.is_some() && state.pool.is_ending) => {
+                    Err(ended())
+                }
                 false if is_over => {
                     let detail = format!("{behind:?} do not follow a change of the pool");
                     Err(Error::new(ErrorKind::TimedOut, detail))
@@ -178,4 +201,8 @@ impl TokenService {
             };
         }
     }
+}
+
+pub(super) fn ended() -> Error {
+    Error::new(ErrorKind::Unreachable, "the manager of this file system ends here")
 }
