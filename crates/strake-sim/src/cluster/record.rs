@@ -129,9 +129,11 @@ impl Recorder {
         self.with(|record| record.ops[number].error = Some(error));
     }
 
-    /// The file system knows a life by this name.
+    /// The file system knows a life by this name. If that is another name than before, the life
+    /// tries again to mount, and is not the mount that is buried under the name before.
     pub(crate) fn named(&self, life: Life, client: ClientId) {
         self.with(|record| {
+            record.deaths.remove(&life);
             record.clients.retain(|_, named| *named != life);
             record.clients.insert(client, life);
         });
