@@ -17,6 +17,10 @@
 //! ([`Room::take_off`]): up to what the claims of others leave, and at least the reserve. A sender
 //! that finds no room has the rounds run, which free what earlier sends replaced.
 //!
+//! **After a crash** the next start writes blocks anew whose versions are unequal. It does so one
+//! after the other if need be, so it needs room for one strip of a whole block. That much of the
+//! reserve is left alone as long as some of what was sent may be unsettled.
+//!
 //! **Beside other mounts**, free space is what the NSDs *grant* this mount, and the mount's reserve
 //! is its floor: `room/asking.rs` has the messages. There, all claims together with one overwritten
 //! block fit into the grant. So whatever is dirty can be sent, in any order and whatever others do.
@@ -97,6 +101,10 @@ struct State {
     sent: u64,
     /// Of `sent`, the bytes that are durable: what they replaced is free.
     freed: u64,
+    /// Of `sent`, the bytes that `free` certainly takes into account.
+    told: u64,
+    /// Bytes of the reserve that are left for the start after a crash.
+    kept: u64,
     /// The thread whose turn it is. No other thread finds room.
     turn: Option<ThreadId>,
     /// Nothing is refused, because what is written was acknowledged before a crash.
@@ -113,7 +121,8 @@ impl State {
             // The metadata gets nothing of what is granted. One block can always be overwritten.
             return self.free.saturating_sub(self.flying.max(self.shared_strip));
         }
-        self.free.min((self.free / 2).max(self.total / LEFT_PART))
+        let left = (self.free / 2).max(self.total / LEFT_PART);
+        self.free.saturating_sub(self.kept).min(left)
     }
 
     /// Whether so much may be claimed. The reserve is kept for what overwrites. Overwriting strips
@@ -219,6 +228,10 @@ impl Room {
             return;
         }
         state.reserve = reserve;
+        // A reserve of fewer strips is used up: what it is for comes first.
+        let strip = self.strip(self.block_size);
+        state.kept = if reserve >= RESERVE_STRIPS * strip { strip } else { 0 };
+        state.told = sent;
         let since = state.sent - sent;
         state.free = free.saturating_sub(MARGIN_PER_SLOT + since);
     }
@@ -260,8 +273,8 @@ impl Room {
     }
 
     /// Takes room for a block that is about to be sent, if it overwrites. `None` if there is none
-    /// now. With `alone` there is always room while nothing else is in flight: the reserve has room
-    /// for one block once everything is settled. A block that is sent as a
+    /// now. With `alone` there is always room if nothing else was sent since the rounds ran: the
+    /// reserve has room for one block once everything is settled. A block that is sent as a
     /// patch of so many `patched` bytes on an NSD leaves the reserve alone: an NSD does not free
     /// what a patch replaces as soon as it is settled.
     pub fn take_off(&self, claim: Claim, patched: Option<u64>, alone: bool) -> Option<Flight<'_>> {
@@ -273,7 +286,8 @@ impl Room {
         self.look(&mut state);
         // The thread whose turn it is looks for room to grow, so the reserve is left alone.
         let kept = if patched.is_some() || state.turn.is_some() { state.reserve } else { 0 };
-        let alone = alone && patched.is_none() && state.flying == 0;
+        let is_first = state.flying == 0 && (state.kept == 0 || state.sent == state.told);
+        let alone = alone && patched.is_none() && is_first;
         let fits = if state.shared_strip > 0 {
             // All that is claimed has its room, whatever it replaces.
             let taken = state.claimed.bytes + state.flying + strip;

@@ -1,13 +1,15 @@
 //! A full file system: nothing makes it fuller, and what it holds can be written anew.
 
 use crate::flush::folding::folding_test::quiet_rig;
+use crate::memory::file::Content;
 use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig, send_block};
 use crate::vfs::vfs_test::{create, lookup, open, read};
 use crate::vfs::{FallocateMode, Handle, SetAttr, Vfs};
+use std::time::Duration;
 use strake_env::Rng;
 use strake_env::rng::{test_scale, test_seeds};
-use strake_proto::{Caller, ErrorKind};
+use strake_proto::{BlockIndex, ByteCount, Caller, ErrorKind, Ino, SlotIndex};
 
 const BLOCK: usize = BLOCK_SIZE as usize;
 const CODES: [&str; 3] = ["1", "2x", "4+2p"];
@@ -239,6 +241,60 @@ fn a_full_file_system_starts_after_a_power_cut_with_much_on_its_way() {
         vfs.shutdown().expect("ended");
         assert_eq!(rig.unsettled(), 0);
     }
+}
+
+/// Of two blocks that are written anew while a file system is full, one NSD has the new versions,
+/// and two others have not. A strip is larger than what data never takes of an NSD.
+#[test]
+fn what_is_overwritten_leaves_room_for_the_start_after_a_power_cut() {
+    const LARGE: usize = 4 << 20;
+    let mut rig = Rig::with_block_size("2x", 4, LARGE as u32);
+    rig.settings.sync_interval = Duration::from_secs(3600);
+    rig.settings.page_pool = ByteCount::mib(256);
+    // 16 strips, the reserve, the megabyte that data never takes, and a little.
+    rig.nsds.iter().for_each(|nsd| nsd.set_capacity((73 << 20) + (256 << 10)));
+    let vfs = rig.start(0);
+    let (ino, handle) = create(&vfs, "f");
+    let mut blocks = 0;
+    while vfs.write(handle, (blocks * LARGE) as u64, &vec![0; LARGE]).is_ok() {
+        blocks += 1;
+    }
+    vfs.sync().expect("durable");
+    vfs.tend();
+    // Two blocks of the fullest NSD, with another partner each.
+    let fullest = (0..4).min_by_key(|at| rig.nsds[*at].free()).expect("some NSD");
+    let partner = |block: &usize| partner_of(&vfs, ino, *block, fullest);
+    let first = (0..blocks).find(|block| partner(block).is_some()).expect("it has blocks");
+    let is_other = |block: &usize| partner(block).is_some_and(|it| Some(it) != partner(&first));
+    let both = [first, (0..blocks).find(is_other).expect("with other partners")];
+    for block in both {
+        let written = vfs.write(handle, (block * LARGE) as u64, &vec![1; LARGE]);
+        assert_eq!(written.expect("room"), LARGE);
+        send_block(&vfs, ino, block as u64);
+    }
+    rig.freeze();
+    drop(vfs);
+    rig.nsds[fullest].keep_all();
+    rig.crash();
+    let vfs = rig.start(0);
+    let handle = open(&vfs, "f").1;
+    for block in both {
+        let bytes = read(&vfs, handle, (block * LARGE) as u64, LARGE);
+        assert!(bytes == vec![bytes[0]; LARGE], "block {block} is of one write");
+    }
+    vfs.shutdown().expect("ended");
+}
+
+/// The other NSD of a block with two copies, if one is on this NSD.
+fn partner_of(vfs: &Mounted, ino: Ino, block: usize, nsd: usize) -> Option<SlotIndex> {
+    let inode = vfs.mount.table.pin(ino);
+    let file = vfs.mount.file(&inode).expect("a file");
+    let content = file.content.read();
+    let Content::Object(layout) = &*content else { panic!("it has blocks") };
+    let stripe = vfs.mount.array.io.nsds().stripe(layout, BlockIndex(block as u64));
+    let (own, others): (Vec<SlotIndex>, Vec<SlotIndex>) =
+        stripe.expect("placed").iter().partition(|slot| usize::from(slot.0) == nsd);
+    own.first().and(others.first().copied())
 }
 
 /// Each attempt reserved an object that stayed, until the file had too many of them.

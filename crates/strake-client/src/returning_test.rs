@@ -2,7 +2,7 @@
 
 use crate::differential_test::{fill, length, place, same};
 use crate::testing::Mounted;
-use crate::testing::{BLOCK_SIZE, Rig, send_block};
+use crate::testing::{BLOCK_SIZE, Rig, send_block, try_send_block};
 use crate::vfs::vfs_test::{create, lookup, open, pattern, read, write};
 use crate::vfs::{Handle, SetAttr, Vfs};
 use std::collections::BTreeSet;
@@ -245,7 +245,7 @@ impl Rehearsal {
             0 => self.must("fsync", |vfs| vfs.fsync(handle)),
             1 => drop(self.must("sync", |vfs| vfs.sync())),
             2 => self.vfs.mount.array.rounds.run(false).unwrap_or_default(),
-            3 => send_block(&self.vfs, ino, 0),
+            3 => self.must("send", |vfs| try_send_block(vfs, ino, 0)),
             _ => {}
         }
     }
@@ -255,7 +255,13 @@ impl Rehearsal {
         let is_away = self.away.iter().any(|(other, _)| *other == at);
         let nsd = &self.rig.nsds[at];
         let loss = [Loss::Silent, Loss::Gone, Loss::Restarted, Loss::Older][self.rng.index(4)];
-        // Those that are back and not up yet count, too.
+        // Those that are back and not up yet count, too. A write that is still under way may have
+        // met one of them before it was back, and takes it out of use when it ends.
+        let array = &self.vfs.mount.array;
+        drop(array.io.nsds().gate().write());
+        while !array.rounds.is_due(0) {
+            strake_env::thread::yield_now();
+        }
         let views = self.vfs.array().nsds();
         let is_out = |other: &usize| {
             let view = &views[*other];

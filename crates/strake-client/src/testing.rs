@@ -70,9 +70,14 @@ pub(crate) const FILES_KEPT: usize = 6;
 
 impl Rig {
     pub(crate) fn new(code: &str, count: u16) -> Rig {
+        Rig::with_block_size(code, count, BLOCK_SIZE)
+    }
+
+    pub(crate) fn with_block_size(code: &str, count: u16, block_size: u32) -> Rig {
         let code: Code = code.parse().expect("a code");
         let meta = CrashMeta::new();
-        let format = MetaOp::Format(Box::new(configuration(code, count)));
+        let configuration = Configuration { block_size, ..configuration(code, count) };
+        let format = MetaOp::Format(Box::new(configuration));
         let time = Timestamp { seconds: 1_000, nanos: 0 };
         let entry = MetaEntry { client: ClientId(1), sequence: 0, time, op: format };
         meta.apply(&entry).expect("formats");
@@ -362,10 +367,16 @@ pub(crate) fn assert_whole(vfs: &StrakeVfs, ino: Ino, context: &str) {
 /// Sends a block, if it is in memory, as a writer behind does it: it is accepted then, and nobody
 /// has committed yet.
 pub(crate) fn send_block(vfs: &StrakeVfs, ino: Ino, index: u64) {
+    try_send_block(vfs, ino, index).expect("sent");
+}
+
+/// Like [`send_block`], where NSDs may be away.
+pub(crate) fn try_send_block(vfs: &StrakeVfs, ino: Ino, index: u64) -> Result<()> {
     let inode = vfs.mount.table.pin(ino);
     let file = vfs.mount.file(&inode).expect("a file");
-    if let Some(block) = file.find_block(index) {
-        flush_block(&vfs.mount, &inode, &file, &block).expect("sent");
+    match file.find_block(index) {
+        Some(block) => flush_block(&vfs.mount, &inode, &file, &block),
+        None => Ok(()),
     }
 }
 
