@@ -35,6 +35,7 @@ mod lab;
 mod lifecycle;
 mod manifest;
 mod metrics;
+mod mm;
 mod mount;
 mod mounted;
 mod notify;

@@ -14,6 +14,7 @@ pub(crate) mod health;
 pub(crate) mod help;
 pub(crate) mod lab;
 pub(crate) mod manuals;
+pub(crate) mod mm;
 pub(crate) mod mon;
 pub(crate) mod mount;
 pub(crate) mod node;

@@ -80,6 +80,8 @@ enum Command {
     #[command(subcommand)]
     Bench(strake_bench::Bench),
     Plan(strake_plan::PlanArgs),
+    #[command(subcommand)]
+    Mm(commands::mm::MmCommand),
     Help(commands::help::HelpArgs),
     #[command(hide = true)]
     Manuals(commands::manuals::ManualsArgs),
@@ -91,10 +93,27 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if let Some(ended) = commands::mount::run_by_name() {
+    let by_name = commands::mount::run_by_name().or_else(commands::mm::run_by_name);
+    if let Some(ended) = by_name.or_else(commands::mm::run_after_mm) {
         return ended;
     }
-    match Cli::parse().command {
+    run(Cli::parse().command)
+}
+
+/// Runs a command that other commands are translated into, by its words.
+fn run_words(words: &[String]) -> ExitCode {
+    let program = std::iter::once("strake").chain(words.iter().map(String::as_str));
+    match Cli::try_parse_from(program) {
+        Ok(cli) => run(cli.command),
+        Err(error) => {
+            let _ = error.print();
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+        }
+    }
+}
+
+fn run(command: Command) -> ExitCode {
+    match command {
         Command::Up(args) => output::finish(commands::up::run(args)),
         Command::Down(args) => output::finish(commands::down::run(&args)),
         Command::Cluster(command) => output::finish(commands::cluster::run(&command)),
@@ -110,6 +129,7 @@ fn main() -> ExitCode {
         Command::Config(command) => output::finish(commands::config::run(&command)),
         Command::Bench(bench) => commands::bench::run(&bench),
         Command::Plan(args) => commands::plan::run(args),
+        Command::Mm(command) => commands::mm::run(command),
         Command::Help(args) => output::finish(commands::help::run(&args)),
         Command::Manuals(args) => output::finish(commands::manuals::run(&args)),
         Command::Daemon(args) => daemon::run(&args),

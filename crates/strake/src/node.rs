@@ -29,6 +29,8 @@ mod serving;
 mod tokens;
 
 pub(crate) use dir::{NodeDir, NodeFile};
+#[cfg(test)]
+pub(crate) use messages::MemberState;
 pub(crate) use messages::{
     FsWanted, Grant, LeaderRequest, MetadataState, MountAnswer, NodeRequest, NodeState,
     ReplicaState, Request, StripsChecked,

@@ -6,6 +6,7 @@
 use super::checks::Checks;
 use super::command;
 use super::faults;
+use super::mm;
 use super::mounted::{Mounted, Shape};
 use super::session::Session;
 use std::time::Duration;
@@ -135,6 +136,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     checks.record("mon takes requests from files and pipes", requests(&mounted));
     checks.record("a file is explained", explained(&mounted));
     checks.record("a file is explained with a disk away", explained_degraded(&mounted));
+    checks.record("the mm commands say and do the same", mm::on_one(session, &mounted));
     mounted.finish(checks);
     Ok(())
 }

@@ -7,6 +7,7 @@
 use super::checks::Checks;
 use super::command::{Ended, pause};
 use super::held::Held;
+use super::mm;
 use super::session::Session;
 use super::writer::contents;
 use crate::runner::now;
@@ -59,12 +60,23 @@ fn story(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
     });
     wrong(lab, checks);
     checks.record("a file is written and read", lab.work());
+    commands(lab, checks)?;
     killed(lab, checks)?;
     paused(lab, checks)?;
     cut_off(lab, checks)?;
     disturbed(lab, checks);
     stopped(lab, checks)?;
     removed(lab, checks)
+}
+
+/// The commands of Spectrum Scale. They unmount the second node, which is mounted anew.
+fn commands(lab: &Lab<'_>, checks: &mut Checks) -> Result<(), String> {
+    let same = mm::on_lab(lab.session, &lab.dir);
+    checks.record("the mm commands say and do the same", same);
+    let at = lab.mount(2);
+    lab.administers(2, &format!("fs mount lab --at {}", at.display()))?;
+    checks.record("mounted anew, a node reads what is there", lab.is_read_on(2));
+    Ok(())
 }
 
 fn wrong(lab: &Lab<'_>, checks: &mut Checks) {

@@ -191,7 +191,7 @@ fn show(target: &Target) -> Result<()> {
 
 /// `2026-11-21 04:05:06 UTC`, from seconds since 1970 (Hinnant, "chrono-compatible low-level date
 /// algorithms").
-fn utc(seconds: i64) -> String {
+pub(crate) fn utc(seconds: i64) -> String {
     let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));

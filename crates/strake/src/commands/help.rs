@@ -12,7 +12,7 @@ use strake_proto::{Error, ErrorKind, Result};
 /// A document: its name as a topic, what it is about, and its text.
 struct Topic(&'static str, &'static str, &'static str);
 
-const TOPICS: [Topic; 10] = [
+const TOPICS: [Topic; 11] = [
     Topic("start", "what Strake is, and the first hour", include_str!("../../../../README.md")),
     Topic(
         "operating",
@@ -44,6 +44,11 @@ const TOPICS: [Topic; 10] = [
         "first-lab",
         "several nodes on one machine, to try",
         include_str!("../../../../docs/operating/lab.md"),
+    ),
+    Topic(
+        "mm-commands",
+        "the commands of Spectrum Scale, and what differs",
+        include_str!("../../../../docs/mm.md"),
     ),
     Topic("benchmarks", "measuring and comparing", include_str!("../../../../docs/bench.md")),
     Topic("planning", "designing a system", include_str!("../../../../docs/plan.md")),
