@@ -132,7 +132,7 @@ impl Face<'_> {
 pub(crate) fn on_one(session: &Session, mounted: &Mounted<'_>) -> Result<(), String> {
     let (data, links) = (mounted.data(), mounted.beside("links")?);
     let face = Face { session, variable: "STRAKE_DATA", dir: &data, links: &links };
-    let name = "trace";
+    let name = "diag";
     face.say(&format!("mmchdisk {name} suspend -d nsd6"))?;
     let texts = [
         face.run(&format!("mmlsdisk /dev/{name} -Y"), true)?.success()?.output(),
@@ -147,7 +147,7 @@ pub(crate) fn on_one(session: &Session, mounted: &Mounted<'_>) -> Result<(), Str
         ("mmlsconfig", "\npagepool "),
         ("mmdiag --iohist", "=== mmdiag: iohist ==="),
         ("mmdiag --waiters --version", "=== mmdiag: waiters ==="),
-        ("mmlsfs trace -B", "Block size"),
+        ("mmlsfs diag -B", "Block size"),
         ("mmchlicense client --accept -N all", "no licence"),
     ];
     for (line, words) in screens {
@@ -158,7 +158,7 @@ pub(crate) fn on_one(session: &Session, mounted: &Mounted<'_>) -> Result<(), Str
     }
     face.refuses("mmlsquota", "no quotas yet")?;
     face.refuses("mmchconfig pagepool=1G", "--set pagepool=1G")?;
-    face.refuses("mmlsdisk trace --frobnicate", "mmlsdisk has:")?;
+    face.refuses("mmlsdisk diag --frobnicate", "mmlsdisk has:")?;
     face.refuses("mmlsfs elsewhere", "`strake fs list`")
 }
 

@@ -1,7 +1,7 @@
 //! Problems are staged for real, one after the other, and `strake diag explain slow` must name each
 //! of them first: a slow disk, small unaligned writes, an fsync for each record, a page pool that
 //! is too small, a disk that is nearly full. After quiet work it must name nothing. The short form
-//! leaves out the page pool and the full disk.
+//! leaves out the page pool, the full disk, and the health of a file system without trouble.
 //!
 //! A machine that does much else meanwhile can make anything slow. So a stage that is not named
 //! first is played again, a few times.
@@ -147,14 +147,16 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     }
     let records = stage(&mounted, "records", RECORDS, "5s", "sync-per-record");
     checks.record("an fsync for each record is named first", records);
-    checks.record("the filters leave out what others asked for", filtered(&mounted));
+    let filters =
+        (1..ATTEMPTS).fold(filtered(&mounted), |told, _| told.or_else(|_| filtered(&mounted)));
+    checks.record("the filters leave out what others asked for", filters);
     let small = stage(&mounted, "small", SMALL, "5s", "small-writes");
     checks.record("small unaligned writes are named first", small);
     let health = is_healthy(&mounted, 3, "yellow requests requests_slow: ");
     checks.record("health: what was slow is yellow", health);
     mounted.finish(checks);
-    healthy(session, checks)?;
     if !session.quick {
+        healthy(session, checks)?;
         crowded(session, checks)?;
     }
     slow_disk(session, checks)
