@@ -114,6 +114,7 @@ impl StrakeVfs {
         let flush_fan = FanOut::new("flush", settings.flushers).map_err(no_threads)?;
         let budget = usize::try_from(settings.page_pool.0).unwrap_or(usize::MAX / 2);
         let mount = Arc::new(Mount {
+            lost: Mutex::default(),
             page_pool: Arc::new(PagePool::new(budget, array.block_size as usize)),
             table: OpenTable::new(),
             write_behind: Queue::default(),

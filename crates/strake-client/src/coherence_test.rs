@@ -21,6 +21,7 @@ use strake_env::thread;
 use strake_env::watched::LockName;
 use strake_proto::meta::RenameMode;
 use strake_proto::{Caller, ClientId, ErrorKind, Ino, SlotIndex, Timestamp};
+use strake_testing::memory_nsd::Faults;
 use strake_token::port::ToClient;
 
 const ROOT: &Caller = &Caller::ROOT;
@@ -766,4 +767,27 @@ fn an_nsd_that_comes_back_gets_what_every_mount_wrote() {
         assert_whole(&alone.vfs, file.ino, &file.name);
     }
     alone.shutdown().expect("ends");
+}
+
+/// A second mount waits for the file, and the first one cannot write what it has of it.
+#[test]
+fn what_is_lost_because_another_mount_waits_is_told_by_the_file_and_by_a_sync_of_everything() {
+    let world = World::new("1", 1);
+    let (file, [writer, reader]) =
+        (File::new(&world, "f".into()), [0, 1].map(|at| &world.mounts[at]));
+    writer.write(file.handles[0], 0, &[1; 5000]).expect("there is room");
+    writer.sync().expect("synced");
+    writer.write(file.handles[0], 0, &[2; 5000]).expect("there is room");
+    let write = Some(ErrorKind::Unreachable);
+    world.rig.nsds[0].set_faults(Faults { write, ..Faults::default() });
+    let mut out = vec![0; 5000];
+    reader.read(file.handles[1], 0, &mut out).expect("it waits for long enough");
+    assert!(out == [1; 5000], "what was synced");
+    world.rig.nsds[0].set_faults(Faults::default());
+    writer.tend();
+    assert_eq!(writer.sync().expect_err("something is lost").kind(), ErrorKind::Io);
+    writer.sync().expect("that was told");
+    assert_eq!(writer.fsync(file.handles[0]).expect_err("it is lost").kind(), ErrorKind::Io);
+    writer.fsync(file.handles[0]).expect("that was told");
+    world.end();
 }

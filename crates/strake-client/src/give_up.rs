@@ -6,8 +6,8 @@
 //! - *Range deletions* are applied before, as far as the NSDs are there. The next holder learns the
 //!   rest with the file ([`crate::mount::Mount::file`]).
 //! - *A mount that was declared dead* drops all that it has. Other clients may have changed it.
-//! - *What cannot be written* is lost, and every handle hears of it: another client waits, and
-//!   holds back nobody for ever.
+//! - *What cannot be written* is lost: another client waits, and holds back nobody for ever. Every
+//!   handle hears of it, and so does the next sync of everything.
 
 use crate::data::of::Of;
 use crate::flush::sync::{sync_all, sync_inode_whole};
@@ -26,6 +26,8 @@ use tracing::{error, warn};
 
 /// The adapter may need that long to drop a file. It is asked again then.
 const DROP_MAX: Duration = Duration::from_secs(10);
+/// A file that cannot be made durable is tried again after that long.
+const SAVE_PAUSE: Duration = Duration::from_millis(50);
 
 impl GiveUp for Mount {
     fn granted(&self, number: GrantNumber) {
@@ -161,10 +163,15 @@ impl Mount {
 
     /// Makes a file durable. If that fails for good, what is dirty is dropped.
     fn save_file(&self, inode: &Arc<InodeState>) {
-        let start = self.array.clock.monotonic();
+        let Err(first) = self.save_once(inode) else { return };
+        let clock = &self.array.clock;
+        let start = clock.monotonic();
+        warn!(target: "tokens", "inode {} is not durable yet: {first}", inode.ino);
+        let waiters = &self.array.observe.waiters;
+        let _wait = waiters.enter("disks that a file needs", format!("inode {}", inode.ino));
+        let mut error = first;
         loop {
-            let Err(error) = self.save_once(inode) else { return };
-            let waited = self.array.clock.monotonic().saturating_sub(start);
+            let waited = clock.monotonic().saturating_sub(start);
             // A file that was removed has nothing to save.
             let is_final = self.is_dead()
                 || error.kind() == ErrorKind::Stale
@@ -174,7 +181,11 @@ impl Mount {
                 self.lose(inode, error);
                 return;
             }
-            warn!(target: "tokens", "inode {} is not durable yet: {error}", inode.ino);
+            clock.sleep(SAVE_PAUSE);
+            match self.save_once(inode) {
+                Ok(()) => return,
+                Err(again) => error = again,
+            }
         }
     }
 
@@ -190,6 +201,7 @@ impl Mount {
     fn lose(&self, inode: &Arc<InodeState>, error: Error) {
         if error.kind() != ErrorKind::Stale {
             error!(target: "tokens", "changes of inode {} are lost: {error}", inode.ino);
+            *self.lost.lock() = Some(error.clone());
             inode.core.lock().latch.set(error);
         }
         self.discard(inode);

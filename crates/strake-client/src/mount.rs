@@ -24,7 +24,7 @@ use strake_env::FanOut;
 use strake_env::sync::Mutex;
 use strake_proto::limits::FILE_BYTES_MAX;
 use strake_proto::meta::{FileData, Inode, MetaOp, MetaQuery, PendingRange};
-use strake_proto::{Attr, BlockIndex, ErrorKind, GrantNumber, Ino, Result, Timestamp};
+use strake_proto::{Attr, BlockIndex, Error, ErrorKind, GrantNumber, Ino, Result, Timestamp};
 use strake_token::held::Want;
 use strake_token::{BlockRange, Mode};
 
@@ -57,6 +57,8 @@ pub(crate) struct Mount {
     pub(crate) dirty: Mutex<HashMap<Ino, Pinned>>,
     /// The inode whose blocks were last queued because clean pages were short.
     pub(crate) pressed_last: AtomicU64,
+    /// Why changes were lost of which no sync of everything has told yet. A leaf.
+    pub(crate) lost: Mutex<Option<Error>>,
 }
 
 impl Mount {

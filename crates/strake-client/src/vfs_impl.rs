@@ -558,7 +558,8 @@ impl Vfs for StrakeVfs {
     fn sync(&self) -> Result<u64> {
         self.timings.sync.run(|| {
             self.mount.hold_lease()?;
-            sync_all(&self.mount)
+            let bytes = sync_all(&self.mount)?;
+            self.mount.lost.lock().take().map_or(Ok(bytes), Err)
         })
     }
 }

@@ -11,28 +11,21 @@ use super::linear::Operation;
 use super::record::{Action, Op, Record};
 use strake_env::simulation::BOOT;
 
-/// The operations on one object as the search for an order wants them. What a dead mount saw of its
-/// own changes that are lost counts for nothing.
+/// The operations on one object as the search for an order wants them. What a mount saw of its own
+/// changes that are lost counts for nothing, until a living mount has told of the loss.
 fn operations(record: &Record, ops: &[&Op]) -> Vec<Operation<Action>> {
+    let changes = ops.iter().filter(|op| op.action.is_change());
+    let lost: Vec<Lost<'_>> = changes.filter_map(|op| Lost::of(record, op)).collect();
     let mut operations = Vec::new();
     for op in ops {
-        let is_dead = record.deaths.contains_key(&op.life);
         let is_change = op.action.is_change();
-        if !is_change {
-            let may_have_lost = |other: &&&Op| {
-                other.life == op.life && other.action.is_change() && !record.is_certain(other)
-            };
-            let lost = ops.iter().filter(may_have_lost).map(|other| other.begin).min();
-            let is_own = is_dead && lost.zip(op.end).is_some_and(|(begin, end)| begin < end);
-            if op.end.is_none() || is_own {
-                continue;
-            }
+        if !is_change && (op.end.is_none() || lost.iter().any(|lost| lost.may_be_seen_by(op))) {
+            continue;
         }
         let is_certain = !is_change || record.is_certain(op);
-        let buried = record.deaths.get(&op.life).copied().flatten();
         let end = match op.end.filter(|_| is_certain) {
             Some(end) => end,
-            None => buried.unwrap_or(u64::MAX),
+            None => buried(record, op).or_else(|| record.loss_heard(op)).unwrap_or(u64::MAX),
         };
         let (begin, step) = (op.begin, op.action);
         let time = op.time.saturating_sub(BOOT).as_secs_f64();
@@ -40,4 +33,31 @@ fn operations(record: &Record, ops: &[&Op]) -> Vec<Operation<Action>> {
         operations.push(Operation { begin, end, is_certain, step, who });
     }
     operations
+}
+
+/// The moment from which on the mount of an operation changes nothing any more.
+fn buried(record: &Record, op: &Op) -> Option<u64> {
+    record.deaths.get(&op.life).copied().flatten()
+}
+
+/// A change that its mount may have lost.
+struct Lost<'a> {
+    change: &'a Op,
+    /// From then on the mount does not see it as there.
+    until: u64,
+}
+
+impl Lost<'_> {
+    fn of<'a>(record: &Record, change: &'a Op) -> Option<Lost<'a>> {
+        let until = match record.deaths.contains_key(&change.life) {
+            true => Some(u64::MAX).filter(|_| !record.is_certain(change)),
+            false => record.loss_heard(change),
+        };
+        until.map(|until| Lost { change, until })
+    }
+
+    fn may_be_seen_by(&self, op: &Op) -> bool {
+        let ended_since = op.end.is_some_and(|end| self.change.begin < end);
+        op.life == self.change.life && ended_since && op.begin < self.until
+    }
 }

@@ -91,7 +91,8 @@ impl Program {
         Ok(Program { universe, life, mount, rng, handles })
     }
 
-    /// Works on files until `is_over`, or until the mount is dead.
+    /// Works on files until `is_over`, or until the mount is dead. At the end it asks for losses of
+    /// which it was not told.
     pub(crate) fn work_on_files(&mut self, is_over: &dyn Fn() -> bool) {
         while !is_over() {
             let (file, unit) = (self.rng.index(FILES), self.rng.index(UNITS.len()));
@@ -106,6 +107,7 @@ impl Program {
             }
             self.pause();
         }
+        (0..FILES).all(|file| self.sync(Action::SyncFile(file)));
     }
 
     /// Works on names until `is_over`, or until the mount is dead.

@@ -73,8 +73,8 @@ pub(crate) struct Op {
     /// `None` while nobody knows its outcome.
     pub(crate) end: Option<u64>,
     pub(crate) action: Action,
-    /// The error that it failed with, if it did.
-    pub(crate) error: Option<ErrorKind>,
+    /// The error that it failed with, if it did, and the moment at which its program heard of it.
+    pub(crate) error: Option<(ErrorKind, u64)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -126,7 +126,10 @@ impl Recorder {
 
     /// It has failed, and may have been done.
     pub(crate) fn fail(&self, number: usize, error: ErrorKind) {
-        self.with(|record| record.ops[number].error = Some(error));
+        self.with(|record| {
+            let heard = record.next();
+            record.ops[number].error = Some((error, heard));
+        });
     }
 
     /// The file system knows a life by this name. If that is another name than before, the life
@@ -182,17 +185,35 @@ impl Record {
         self.last
     }
 
-    /// Whether a change is certainly there for good: its mount answered it, and did not die before
-    /// it was durable.
+    /// Whether a change is certainly there for good: its mount answered it, and neither lost it nor
+    /// died before it was durable.
     pub(crate) fn is_certain(&self, op: &Op) -> bool {
         let Some(end) = op.end else { return false };
-        if !self.deaths.contains_key(&op.life) {
-            return true;
+        if self.loss_heard(op).is_some() {
+            return false;
         }
-        let covers = |sync: &&Op| {
-            let is_sync = sync.life == op.life && sync.end.is_some() && sync.error.is_none();
-            is_sync && sync.begin > end && op.action.is_covered_by(&sync.action)
-        };
-        self.ops.iter().any(|sync| covers(&sync))
+        !self.deaths.contains_key(&op.life) || self.covering(op).any(|sync| sync.is_ok_after(end))
+    }
+
+    /// When the programs of a living mount heard that it may have lost a change: the first sync
+    /// that covers the change, and did not end after another one that succeeded, has failed.
+    pub(crate) fn loss_heard(&self, op: &Op) -> Option<u64> {
+        let end = op.end?;
+        let saved = self.covering(op).filter(|sync| sync.is_ok_after(end));
+        let saved = saved.filter_map(|sync| sync.end).min().unwrap_or(u64::MAX);
+        let failed = self.covering(op).filter(|sync| sync.begin < saved);
+        failed.filter_map(|sync| sync.error).map(|(_, heard)| heard).filter(|at| *at > end).min()
+    }
+
+    /// The syncs of the same mount that cover a change.
+    fn covering<'a>(&'a self, op: &'a Op) -> impl Iterator<Item = &'a Op> {
+        self.ops.iter().filter(|sync| sync.life == op.life && op.action.is_covered_by(&sync.action))
+    }
+}
+
+impl Op {
+    /// Whether it began after a moment and succeeded.
+    fn is_ok_after(&self, moment: u64) -> bool {
+        self.begin > moment && self.end.is_some()
     }
 }
