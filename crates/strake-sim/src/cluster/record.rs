@@ -195,14 +195,15 @@ impl Record {
         !self.deaths.contains_key(&op.life) || self.covering(op).any(|sync| sync.is_ok_after(end))
     }
 
-    /// When the programs of a living mount heard that it may have lost a change: the first sync
-    /// that covers the change, and did not end after another one that succeeded, has failed.
+    /// When the programs of a mount heard for the last time that it may have lost a change: a sync
+    /// that covers the change has failed, before one had succeeded. What a sync did not make
+    /// durable may be there still, and be lost later.
     pub(crate) fn loss_heard(&self, op: &Op) -> Option<u64> {
         let end = op.end?;
         let saved = self.covering(op).filter(|sync| sync.is_ok_after(end));
         let saved = saved.filter_map(|sync| sync.end).min().unwrap_or(u64::MAX);
         let failed = self.covering(op).filter(|sync| sync.begin < saved);
-        failed.filter_map(|sync| sync.error).map(|(_, heard)| heard).filter(|at| *at > end).min()
+        failed.filter_map(|sync| sync.error).map(|(_, heard)| heard).filter(|at| *at > end).max()
     }
 
     /// The syncs of the same mount that cover a change.

@@ -12,6 +12,7 @@
 //! other nodes hold the data too, and the array goes on without them until they return.
 
 use super::{RESTART_WAIT_MAX, call_limit};
+use crate::cluster::{Cluster, NodeNumber};
 use crate::data_dir::{NodeConfig, NsdConfig};
 use crate::node::{
     Grant, LeaderRequest, NodeDir, Peer, Request, StripsChecked, ask_own, disks_of_mount, search,
@@ -20,15 +21,20 @@ use crate::node::{
 use crate::scrub::{ScrubOrder, ScrubReport};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use strake_client::tokens::Tokens;
 use strake_crew::{MountLimits, MountWays, Search};
-use strake_env::RealClock;
+use strake_env::{Clock, RealClock};
 use strake_net::{Introduction, NodeCredentials, Pings, SessionEnv, SessionLimits};
 use strake_observe::{Observe, TokensView};
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{ClientId, ErrorKind, NsdId, Result};
 use tracing::warn;
+
+/// How often a node asks to mount if another request of it came in between.
+const OPEN_ATTEMPTS: u32 = 20;
+const OPEN_PAUSE: Duration = Duration::from_millis(250);
 
 /// See the head of this file.
 pub(crate) struct ClusterBackend {
@@ -44,6 +50,29 @@ pub(crate) struct ClusterBackend {
     _pings: Pings,
 }
 
+/// Asks to mount on this node, whose mount's lock the caller has.
+///
+/// # Errors
+/// `Unreachable` if no node serves the file system; why it is refused.
+fn ask_to_mount(dir: &NodeDir, fs: &str, node: NodeNumber) -> Result<Grant> {
+    for attempt in 1.. {
+        let records = Request::Leader(LeaderRequest::Records { newer_than: 0 });
+        let cluster: Option<Cluster> = ask_own(dir, &records)?;
+        let record = cluster.as_ref().map(|cluster| cluster.fs_named(fs)).transpose()?;
+        let after = record.map(|record| record.last_life_on(node));
+        let request = LeaderRequest::OpenMount { fs: fs.to_owned(), node, after };
+        match ask_own(dir, &Request::Leader(request)) {
+            // A late request of a process that was killed came in between, or the node that serves
+            // the file system does not have the newest records yet.
+            Err(error) if error.kind() == ErrorKind::Stale && attempt < OPEN_ATTEMPTS => {
+                RealClock.sleep(OPEN_PAUSE);
+            }
+            answer => return answer,
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
 impl ClusterBackend {
     /// Asks the leader of the node at `node` for the file system that `config` names.
     ///
@@ -56,8 +85,7 @@ impl ClusterBackend {
     ) -> Result<ClusterBackend> {
         let dir = NodeDir::at(node)?;
         let file = dir.read()?;
-        let request = LeaderRequest::OpenMount { fs: config.name.clone(), node: file.id };
-        let grant: Grant = ask_own(&dir, &Request::Leader(request))?;
+        let grant = ask_to_mount(&dir, &config.name, file.id)?;
         let (own, fs) = (dir.credentials()?, grant.fs.id);
         let of_search = dir.clone();
         let search = search(&own, fs, move || of_search.records(), Arc::clone(observe) as _);

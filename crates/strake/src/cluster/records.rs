@@ -111,6 +111,25 @@ impl FsRecord {
     pub(crate) fn mount_on(&self, node: NodeNumber) -> Option<MountRecord> {
         self.mounts.iter().find(|mount| mount.node == node).copied()
     }
+
+    /// The life of the last mount on a node; 0 if nothing is mounted there.
+    pub(crate) fn last_life_on(&self, node: NodeNumber) -> u64 {
+        self.mount_on(node).map_or(0, |mount| mount.life)
+    }
+
+    /// Refuses a request to mount on a node in the place of the mount of life `after`, if that is
+    /// not the last one any more. The process that asked may have been killed before its request
+    /// came, and the mount of now would end for it.
+    ///
+    /// # Errors
+    /// `Stale`.
+    pub(crate) fn check_place(&self, node: NodeNumber, after: Option<u64>) -> Result<()> {
+        if after.is_none_or(|after| after == self.last_life_on(node)) {
+            return Ok(());
+        }
+        let detail = format!("another mount of {} has come on this node", self.name);
+        Err(Error::new(ErrorKind::Stale, detail))
+    }
 }
 
 /// A mount of a file system.

@@ -158,6 +158,28 @@ fn each_mount_has_a_client_and_a_life_of_its_own() {
     assert!(refused(&mut cluster, &Change::DeleteNode { node: NodeNumber(2) }).contains("umount"));
 }
 
+/// Regression: a request to mount of a process that was killed came after the one of the process
+/// that followed, and ended its mount.
+#[test]
+fn a_request_to_mount_that_is_late_takes_nobodys_place() {
+    let mut cluster = three();
+    cluster.apply(&Change::AddNsds { nsds: vec![new_nsd(1, "/srv/a")] }).expect("adds");
+    cluster.apply(&add_fs("demo", &[1])).expect("makes");
+    let (fs, node) = (FsId(1), NodeNumber(2));
+    let record = |cluster: &Cluster| cluster.fs(fs).expect("there").clone();
+    let before = record(&cluster).last_life_on(node);
+    record(&cluster).check_place(node, Some(before)).expect("nothing is mounted");
+    cluster.apply(&Change::Mount { fs, node }).expect("mounts");
+    let late = record(&cluster).check_place(node, Some(before)).expect_err("late");
+    assert_eq!(late.kind(), ErrorKind::Stale);
+    let now = record(&cluster).last_life_on(node);
+    record(&cluster).check_place(node, Some(now)).expect("it takes the place of that one");
+    record(&cluster).check_place(node, None).expect("an earlier version does not say");
+    cluster.apply(&Change::Unmount { fs, node }).expect("unmounts");
+    cluster.apply(&Change::Mount { fs, node }).expect("mounts");
+    record(&cluster).check_place(node, Some(now)).expect_err("another one has come");
+}
+
 #[test]
 fn what_is_in_use_is_not_deleted_and_what_is_free_has_a_new_number() {
     let mut cluster = three();

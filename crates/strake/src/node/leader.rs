@@ -70,7 +70,9 @@ impl Node {
             LeaderRequest::UnmountFs { fs, nodes, force } => {
                 encode(&self.unmount_on(fs, nodes, *force)?)
             }
-            LeaderRequest::OpenMount { fs, node } => encode(&self.open_mount(fs, *node)?),
+            LeaderRequest::OpenMount { fs, node, after } => {
+                encode(&self.open_mount(fs, *node, *after)?)
+            }
             LeaderRequest::CloseMount { fs, mount, flushed } => {
                 encode(&self.close_mount(*fs, *mount, *flushed)?)
             }
@@ -340,11 +342,17 @@ impl Node {
         self.crew(fs)
     }
 
-    /// Grants a mount.
-    fn open_mount(self: &Arc<Node>, fs: &str, node: NodeNumber) -> Result<Grant> {
+    /// Grants a mount, in the place of the one of life `after`.
+    fn open_mount(
+        self: &Arc<Node>,
+        fs: &str,
+        node: NodeNumber,
+        after: Option<u64>,
+    ) -> Result<Grant> {
         let _alone = self.changing.lock();
         let cluster = self.cluster();
         let record = cluster.fs_named(fs)?;
+        record.check_place(node, after)?;
         let crew = self.crew(record.id)?;
         // The node that asks has the mount's lock now, so its mount of before is gone. Other nodes
         // look at their own locks.

@@ -211,6 +211,12 @@ pub(crate) enum LeaderRequest {
         fs: String,
         /// The node it runs on.
         node: NodeNumber,
+        /// The life of the mount whose place it takes: [`FsRecord::last_life_on`]. If that is not
+        /// the last one any more, the answer is `Stale`. Earlier versions do not say.
+        ///
+        /// [`FsRecord::last_life_on`]: crate::cluster::FsRecord::last_life_on
+        #[serde(default)]
+        after: Option<u64>,
     },
     /// A mount has ended.
     CloseMount {
