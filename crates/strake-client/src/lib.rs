@@ -100,6 +100,8 @@ mod lock_test;
 #[cfg(test)]
 mod mapped_test;
 #[cfg(test)]
+mod nameless_test;
+#[cfg(test)]
 mod overwrite_test;
 #[cfg(test)]
 mod patch_test;

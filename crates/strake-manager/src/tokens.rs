@@ -46,6 +46,9 @@ use tracing::{error, warn};
 const LEADER: ClientId = ClientId(0);
 /// The authority's thread looks at least that often.
 const LOOK: Duration = Duration::from_secs(1);
+/// A client opens a file that it has made without a name within that time. All other waits of a
+/// client for the leader are shorter.
+const OPEN_MAX: Duration = Duration::from_secs(600);
 /// Orphans asked for at once.
 const PAGE: u32 = 1000;
 
@@ -61,6 +64,9 @@ struct State {
     ways: BTreeMap<ClientId, Arc<dyn ToClient>>,
     /// Inodes without a name that some client has, or had, open.
     nameless: BTreeSet<Ino>,
+    /// Those among them that were made without a name and that their maker has yet to open, with
+    /// the time until which they are kept for it.
+    made: BTreeMap<Ino, (ClientId, Duration)>,
     /// Clients that are gone and still in the table: see `departure.rs`.
     leaving: BTreeSet<ClientId>,
     stopped: bool,
@@ -118,6 +124,7 @@ impl TokenService {
             authority,
             ways,
             nameless,
+            made: BTreeMap::new(),
             leaving: BTreeSet::new(),
             stopped: false,
             pool: pool::PoolChanges::default(),
@@ -308,6 +315,7 @@ impl TokenService {
             }
         };
         if let Some(ino) = closed {
+            self.state.lock().made.remove(&ino);
             self.reap_if_unused(ino);
         }
         replies(own.into_iter().filter_map(|effect| match effect {
@@ -376,10 +384,10 @@ impl TokenService {
 
     fn reap_if_unused(&self, ino: Ino) {
         {
+            let now = self.clock.monotonic();
             let mut state = self.state.lock();
             let is_known = !state.authority.is_in_grace();
-            if !is_known || !state.authority.openers(ino).is_empty() || !state.nameless.remove(&ino)
-            {
+            if !is_known || state.is_in_use(ino, now) || !state.nameless.remove(&ino) {
                 return;
             }
         }
@@ -399,6 +407,20 @@ impl TokenService {
         self.perform(effects);
         self.tell_all(self.locks.tick());
         self.reap_unused();
+    }
+}
+
+impl State {
+    /// Whether a file without a name is open, or is about to be opened by the client that made it.
+    fn is_in_use(&mut self, ino: Ino, now: Duration) -> bool {
+        let is_open = !self.authority.openers(ino).is_empty();
+        let is_kept = self.made.get(&ino).is_some_and(|(maker, until)| {
+            !is_open && self.authority.clients().contains(maker) && now < *until
+        });
+        if !is_kept {
+            self.made.remove(&ino);
+        }
+        is_open || is_kept
     }
 }
 
@@ -532,11 +554,14 @@ impl LeaderMeta {
     }
 
     /// Notes files that have lost their last name.
-    fn note(&self, op: &MetaOp, reply: &MetaReply) {
+    fn note(&self, client: ClientId, op: &MetaOp, reply: &MetaReply) {
         let nameless = match (op, reply) {
             (MetaOp::CreateOrphan { .. }, MetaReply::Inode(made)) => {
                 // The client that made it opens it next.
-                self.service.state.lock().nameless.insert(made.attr.ino);
+                let until = self.service.clock.monotonic() + OPEN_MAX;
+                let mut state = self.service.state.lock();
+                state.nameless.insert(made.attr.ino);
+                state.made.insert(made.attr.ino, (client, until));
                 return;
             }
             (_, MetaReply::Removed(Some(removed))) if removed.links == 0 => removed.ino,
@@ -568,7 +593,7 @@ impl MetaPort for LeaderMeta {
             Ok(())
         };
         self.service.change_pool(entry, &mut make)?;
-        self.note(&entry.op, &reply);
+        self.note(entry.client, &entry.op, &reply);
         Ok(reply)
     }
 
@@ -586,7 +611,7 @@ impl MetaPort for LeaderMeta {
         self.service.change_pool(&counted.entry, &mut make)?;
         let answer = answer.ok_or(ErrorKind::Internal)?;
         if let Ok(reply) = &answer.outcome {
-            self.note(&counted.entry.op, reply);
+            self.note(counted.entry.client, &counted.entry.op, reply);
         }
         Ok(answer)
     }
