@@ -277,8 +277,18 @@ fn a_slow_call_does_not_hold_up_others_and_ends_at_its_limit() {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         port.gate.open();
         assert!(slow.join().expect("no panic").is_ok());
-        // The late reply is dropped, and the session goes on.
-        call(&hasty, &NsdRequest::Status, &[]).expect("the same session");
+        // The late reply is dropped, and the session goes on. On a busy machine a reply may take
+        // longer than the limit.
+        let start = RealClock.monotonic();
+        let reply = loop {
+            match call(&hasty, &NsdRequest::Status, &[]) {
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    assert!(RealClock.monotonic() - start < PATIENT.call, "no reply comes");
+                }
+                reply => break reply.expect("the same session"),
+            }
+        };
+        assert!(matches!(reply, NsdReply::Done), "{reply:?}");
     });
 }
 
@@ -519,11 +529,11 @@ fn a_server_that_talks_nonsense_or_nothing_is_an_error_and_no_hang() {
             let mut rest = Vec::new();
             let _ = { silent }.read_to_end(&mut rest);
         });
-        let limits =
-            SessionLimits { connect: Duration::from_millis(50), absent: Duration::ZERO, ..PATIENT };
+        let limits = SessionLimits { absent: Duration::ZERO, ..PATIENT };
         let error = call(&session(&folder.socket(), limits), &NsdRequest::Status, &[]);
         assert_eq!(error.expect_err("nonsense").kind(), ErrorKind::Corrupt);
-        let error = call(&session(&folder.socket(), limits), &NsdRequest::Status, &[]);
+        let hasty = SessionLimits { connect: Duration::from_millis(50), ..limits };
+        let error = call(&session(&folder.socket(), hasty), &NsdRequest::Status, &[]);
         assert_eq!(error.expect_err("silence").kind(), ErrorKind::TimedOut);
     });
 }
