@@ -26,6 +26,7 @@ mod traced;
 
 pub use follow::FindNsd;
 use heirs::Heirs;
+pub use heirs::OfDeletion;
 use tracing::{info, warn};
 
 pub(crate) use holdings::Holdings;
@@ -293,6 +294,8 @@ impl NsdSet {
     /// with each life of the client.
     pub(crate) fn use_grants(&mut self, life: u64) {
         self.holdings = Some(Holdings::new(self.slots.len(), life));
+        // Others may follow already.
+        self.heirs.follow_for(self.being_emptied());
     }
 
     /// What the NSDs grant this client. `None` for a single mount.

@@ -26,9 +26,9 @@ use strake_token::port::ToClient;
 
 const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
-const MOUNTS: usize = 3;
+pub(crate) const MOUNTS: usize = 3;
 const WRITERS: u32 = 4;
-const SIZE_MAX: usize = 5 * (256 << 10) + 1000;
+pub(crate) const SIZE_MAX: usize = 5 * (256 << 10) + 1000;
 
 /// Mounts of one file system, and the authority between them.
 pub(crate) struct World {
@@ -93,15 +93,15 @@ impl World {
 }
 
 /// A file, a handle of it on each mount, and what it should be.
-struct File {
-    name: String,
-    ino: Ino,
-    handles: Vec<Handle>,
-    bytes: Vec<u8>,
+pub(crate) struct File {
+    pub(crate) name: String,
+    pub(crate) ino: Ino,
+    pub(crate) handles: Vec<Handle>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl File {
-    fn new(world: &World, name: String) -> File {
+    pub(crate) fn new(world: &World, name: String) -> File {
         let first = &world.mounts[0];
         let (entry, opened) =
             first.create(ROOT, Ino::ROOT, name.as_bytes(), 0o644, RW, true).expect("created");
@@ -114,7 +114,7 @@ impl File {
         File { name, ino: entry.attr.ino, handles, bytes: Vec::new() }
     }
 
-    fn step(&mut self, mounts: &[Arc<StrakeVfs>], rng: &mut Rng) {
+    pub(crate) fn step(&mut self, mounts: &[Arc<StrakeVfs>], rng: &mut Rng) {
         let at = rng.index(mounts.len());
         let vfs = &*mounts[at];
         match rng.below(16) {
@@ -205,7 +205,7 @@ fn steps() -> u64 {
     std::env::var("STRAKE_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(400)
 }
 
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let seed = std::env::var("STRAKE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     println!("STRAKE_SEED={seed}");
     seed

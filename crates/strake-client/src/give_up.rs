@@ -137,6 +137,11 @@ impl GiveUp for Mount {
         // compares the blocks that it finds there.
         self.array.io.nsds().write_again(nsd) && sync_all(self).is_ok()
     }
+
+    fn follow_places(&self) -> bool {
+        // As above: files that the metadata does not know yet have to be there to be compared.
+        self.array.io.nsds().follow_pool().is_ok() && sync_all(self).is_ok()
+    }
 }
 
 impl Mount {

@@ -88,6 +88,8 @@ mod differential_test;
 #[cfg(test)]
 mod disks_test;
 #[cfg(test)]
+mod emptied_test;
+#[cfg(test)]
 mod full_crash_test;
 #[cfg(test)]
 mod full_test;

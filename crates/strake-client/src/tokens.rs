@@ -605,6 +605,7 @@ impl Tokens {
                 }
                 keeper.write_again(*nsd)
             }
+            Reply::Places { .. } => keeper.follow_places(),
             _ => true,
         }
     }
@@ -654,7 +655,10 @@ impl ToClient for Tokens {
         {
             grants.iter().for_each(|grant| keeper.granted(grant.number));
         }
-        if let Reply::Unusable { change, .. } | Reply::Writable { change, .. } = &message {
+        if let Reply::Unusable { change, .. }
+        | Reply::Writable { change, .. }
+        | Reply::Places { change } = &message
+        {
             // A mount that has not begun may read the pool map just now. It is asked again.
             if let Some(keeper) = self.keeper.get().and_then(Weak::upgrade)
                 && self.follow(&*keeper, term, &message)

@@ -63,6 +63,10 @@ impl GiveUp for Keeper {
     }
     fn leave(&self, _: &[NsdId]) {}
     fn bury(&self, _: &[Ino]) {}
+    fn follow_places(&self) -> bool {
+        true
+    }
+
     fn write_again(&self, _: NsdId) -> bool {
         true
     }

@@ -29,7 +29,7 @@ use strake_proto::meta::{Configuration, MetaOp, MetaQuery, MetaReply};
 use strake_proto::{
     BlockIndex, ByteCount, Error, ErrorKind, Ino, NsdId, ObjectLayout, Result, SlotIndex, Version,
 };
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 /// The setting with the rate of the deletion under way. The pool map says which NSD it concerns.
 const SETTING: &str = "deleting";
@@ -132,6 +132,10 @@ fn require_room(repair: &Repair, slot: SlotIndex) -> Result<()> {
         let why = "it cannot be read, and code 1 has no other copy of what it holds; bring it back";
         return refused(ErrorKind::Unreachable, why.to_owned());
     }
+    if repair.clients.is_some() && code.parity == 0 {
+        let why = "code 1 cannot do without it for a moment, which mounts beside each other need";
+        return refused(ErrorKind::NotSupported, why.to_owned());
+    }
     if !nsds.can_delete(slot, code)? {
         let why = format!(
             "the other disks of its files are too few for code {code}, or their failure groups \
@@ -160,6 +164,10 @@ fn require_room(repair: &Repair, slot: SlotIndex) -> Result<()> {
 fn empty(repair: &Repair, slot: SlotIndex) -> Result<()> {
     let nsds = repair.array.io.nsds();
     nsds.follow_with_heirs();
+    if let Some(clients) = &repair.clients {
+        nsds.forget_told()?;
+        clients.have_placed(nsds.client())?;
+    }
     // An NSD that the last step would have to wait for is waited for now.
     nsds.require_heirs(slot)?;
     let restarts = nsds.restarts();
@@ -175,6 +183,12 @@ fn empty(repair: &Repair, slot: SlotIndex) -> Result<()> {
     repair.array.meta.apply(MetaOp::MoveMetadataCopy { nsd })?;
     repair.array.rounds.run(true)?;
     finish(repair, slot, restarts)?;
+    if let Some(clients) = &repair.clients
+        && let Err(error) = clients.have_placed(nsds.client())
+    {
+        // They do without a strip until they have found out.
+        warn!(target: "disks", "NSD {nsd} is deleted: {error}");
+    }
     info!(
         target: "disks",
         "NSD {nsd} is deleted: {} stripes compared, {} strips moved, {} deleted",
@@ -186,6 +200,10 @@ fn empty(repair: &Repair, slot: SlotIndex) -> Result<()> {
 /// Step 5: the heirs take their places.
 fn finish(repair: &Repair, slot: SlotIndex, restarts: u64) -> Result<()> {
     let nsds = repair.array.io.nsds();
+    let _no_recovery = repair.clients.as_ref().map(|_| nsds.mending().lock());
+    if repair.clients.is_some() {
+        nsds.have_left(slot)?;
+    }
     let _alone = nsds.gate().write();
     let unreached = repair.array.io.commit(&[]).unreached;
     if unreached.iter().any(|other| *other != slot && !nsds.is_noted(*other))

@@ -40,7 +40,7 @@ impl Mender {
     /// Has the thread end soon.
     pub(crate) fn stop(&self, repair: &Repair) {
         self.stop.store(true, Ordering::Release);
-        repair.clients.iter().for_each(|clients| clients.end_returns());
+        repair.clients.iter().for_each(|clients| clients.end_waits());
         repair.array.io.nsds().call_for_attention();
     }
 

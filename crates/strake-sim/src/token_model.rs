@@ -277,7 +277,11 @@ fn arrival(packet: &Packet) -> Step {
         Packet::Down(at, _, Reply::Grant { .. }) => Step::of("client {} hears: grant", *at),
         Packet::Down(at, _, Reply::Revoke { .. }) => Step::of("client {} hears: revoke", *at),
         Packet::Down(at, _, Reply::Reasserted) => Step::of("client {} hears: reasserted", *at),
-        Packet::Down(at, _, Reply::Unusable { .. } | Reply::Writable { .. } | Reply::Lock(_)) => {
+        Packet::Down(
+            at,
+            _,
+            Reply::Unusable { .. } | Reply::Writable { .. } | Reply::Places { .. } | Reply::Lock(_),
+        ) => {
             unreachable!("the table does not send that to client {at}")
         }
     }

@@ -265,7 +265,10 @@ impl Holder {
                 self.reasserting.clear();
                 Vec::new()
             }
-            Reply::Unusable { .. } | Reply::Writable { .. } | Reply::Lock(_) => Vec::new(),
+            Reply::Unusable { .. }
+            | Reply::Writable { .. }
+            | Reply::Places { .. }
+            | Reply::Lock(_) => Vec::new(),
         }
     }
 

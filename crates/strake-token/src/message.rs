@@ -49,8 +49,8 @@ pub enum Request {
         /// How many files it has reasserted. The message may be there before they are.
         files: u64,
     },
-    /// The client has done what [`Reply::Unusable`] or [`Reply::Writable`] asked. The table of
-    /// tokens has no part in this.
+    /// The client has done what [`Reply::Unusable`], [`Reply::Writable`] or [`Reply::Places`]
+    /// asked. The table of tokens has no part in this.
     Left {
         /// From that message.
         change: u64,
@@ -98,6 +98,12 @@ pub enum Reply {
     },
     /// About locks of programs. No client's view of its tokens has a part in this.
     Lock(LockReply),
+    /// Strips have other places from now on, as the pool map says: the client reads it anew, and
+    /// makes durable what it wrote before. Sent again until the client says [`Request::Left`].
+    Places {
+        /// Which change of the pool map this is.
+        change: u64,
+    },
 }
 
 /// What a client holds of a file from now on.

@@ -1,17 +1,21 @@
-//! Slots that get another NSD, as a client beside others sees it: the manager has replaced the NSD,
+//! The slots as a client beside others follows them: the manager has replaced or deletes an NSD,
 //! and the metadata says so.
 //!
-//! The NSD of before was out of use at every client before that ([`NsdSet::leave`]), so nobody
-//! writes to it any more, and what it has is not read. The new one is empty, and `Unrecovered`
-//! like an NSD that has missed everything. So nothing is lost between the moment at which the
-//! metadata gives it the slot and the one at which this client hears of it.
+//! **Deleted.** See `nsds/heirs.rs`. The manager has all clients follow twice: when the slot begins
+//! to be emptied, and when it is deleted. A client that was not told, because the leader died
+//! in between, finds out by itself ([`NsdSet::look_after`]).
+//!
+//! **Replaced.** The NSD of before was out of use at every client before that ([`NsdSet::leave`]),
+//! so nobody writes to it any more, and what it has is not read. The new one is empty, and
+//! `Unrecovered` like an NSD that has missed everything. So nothing is lost between the moment at
+//! which the metadata gives it the slot and the one at which this client hears of it.
 
 use super::{NsdSet, Route, Vouched};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_proto::layout::{NsdAvailability, NsdStatus, Slot};
 use strake_proto::nsd::NsdPort;
-use strake_proto::{NsdId, Result, SlotIndex};
+use strake_proto::{NsdId, PoolMap, Result, SlotIndex};
 use tracing::info;
 
 /// Gives the way to an NSD that this client has not met yet.
@@ -24,14 +28,18 @@ impl NsdSet {
     }
 
     /// Brings the slots in line with the pool map that the metadata has: each slot gets the NSD
-    /// that has it now.
+    /// that has it now, and strips lie where they belong now.
+    ///
+    /// Afterwards no write is under way that went by other places.
     ///
     /// # Errors
     /// The metadata's.
     pub fn follow_pool(&self) -> Result<()> {
         let configuration = self.configuration()?;
-        let slots = configuration.pool.slots.clone();
+        let pool = configuration.pool.clone();
         self.take_pool(*configuration);
+        self.follow_deletions(&pool);
+        let slots = pool.slots;
         for (slot, known) in (0..).map(SlotIndex).zip(&slots).take(self.slots.len()) {
             let is_deleted = matches!(known.state.status, NsdStatus::Deleted { .. });
             if !is_deleted && self.nsd(slot) != known.nsd {
@@ -39,6 +47,28 @@ impl NsdSet {
             }
         }
         Ok(())
+    }
+
+    /// Has strips where they belong by this pool map, unless a newer one was followed.
+    pub(super) fn follow_deletions(&self, pool: &PoolMap) {
+        self.heirs.told.store(false, Ordering::Release);
+        let (deleted, emptied) = (pool.deleted(), pool.being_emptied());
+        if emptied == self.being_emptied() && deleted == *self.deleted.read() {
+            return;
+        }
+        let _alone = self.gate.write();
+        let _serial = self.noting.lock();
+        if !self.heirs.is_newest(pool.version) {
+            return;
+        }
+        let before = std::mem::replace(&mut *self.deleted.write(), deleted.clone());
+        self.heirs.follow_for(emptied);
+        if let Some(slot) = emptied {
+            *self.slot(slot).status.lock() = NsdStatus::BeingEmptied;
+        }
+        for slot in deleted.into_iter().filter(|slot| !before.contains(slot)) {
+            self.forget_deleted(slot);
+        }
     }
 
     /// Looks for the way to an NSD that was not found before.

@@ -11,21 +11,78 @@
 //! heir whose NSD the metadata calls out of date needs no other note: before it is read, its
 //! recovery compares all of it, including the strips that it takes over.
 //!
+//! **Beside other clients** every client follows: the manager has all of them do so before it
+//! compares anything ([`NsdSet::follow_pool`]). A client whose heir misses a change tells that in
+//! the metadata ([`HEIRS_LACK`]) before the change is acknowledged. The leader deletes the slot
+//! only while nobody has told so. Clients hear of the deletion one after the other. In between some
+//! look for strips at the slot and some at the heirs. So the slot's NSD is *left* by all clients
+//! before: it is noted like one that missed writes, and nobody reads it any more. Then a client
+//! that does not know of the deletion yet does without one strip, and writes what the others write.
+//!
 //! **Decided.** From the moment at which the metadata is asked to delete the slot, a crash may find
 //! either placement in force. So while the answer is not known, an heir that misses a change is
 //! noted in the metadata like any NSD, before the change is acknowledged.
 
 use super::{NsdSet, Route};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use strake_proto::layout::NsdAvailability;
-use strake_proto::meta::MetaOp;
+use strake_proto::meta::{Configuration, MetaEntry, MetaOp};
 use strake_proto::{
-    BlockIndex, Code, Error, ErrorKind, ObjectLayout, Result, SlotIndex, StripIndex,
+    BlockIndex, Code, Error, ErrorKind, MapVersion, ObjectLayout, Result, SlotIndex, StripIndex,
 };
 use strake_stripe::{Placement, StripeSlots};
 
 /// The value of `slot` while no slot is being emptied.
 const NONE: u32 = u32::MAX;
+
+/// The setting that is not empty while some client knows of a change that an heir did not get.
+const HEIRS_LACK: &str = "heirs_lack";
+
+/// How a change of the metadata concerns the deletion under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfDeletion {
+    /// A client tells that an heir has missed a change.
+    HeirMissed,
+    /// The heirs take their places.
+    End,
+}
+
+impl OfDeletion {
+    /// How `op` concerns the deletion under way, if it does.
+    pub fn of(op: &MetaOp) -> Option<OfDeletion> {
+        match op {
+            MetaOp::SetConfig { name, value } if name == HEIRS_LACK && !value.is_empty() => {
+                Some(OfDeletion::HeirMissed)
+            }
+            MetaOp::DeleteNsd { .. } => Some(OfDeletion::End),
+            _ => None,
+        }
+    }
+
+    /// Whether the change may be made now. The caller lets no other one in between.
+    ///
+    /// # Errors
+    /// `NotFound` for an heir that has its place by now; `Unreachable` for the end of a deletion
+    /// while an heir lacks something.
+    pub fn check(self, known: &Configuration) -> Result<()> {
+        match self {
+            OfDeletion::HeirMissed if known.pool.being_emptied().is_none() => {
+                Err(Error::new(ErrorKind::NotFound, "no disk is being deleted"))
+            }
+            OfDeletion::End if heirs_lack(known) => Err(compared_again()),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn heirs_lack(known: &Configuration) -> bool {
+    known.settings.iter().any(|(name, value)| name == HEIRS_LACK && !value.is_empty())
+}
+
+fn compared_again() -> Error {
+    let detail = "a disk missed a change meanwhile: everything is compared again";
+    Error::new(ErrorKind::Unreachable, detail)
+}
 
 /// See the file's head.
 pub(super) struct Heirs {
@@ -37,6 +94,11 @@ pub(super) struct Heirs {
     missed: AtomicBool,
     /// Whether the metadata was asked to delete the slot, and the answer is not known.
     decided: AtomicBool,
+    /// Whether the metadata was told that an heir has missed a change, since the clients last
+    /// followed.
+    pub(super) told: AtomicBool,
+    /// The newest pool map that was followed.
+    version: AtomicU64,
 }
 
 impl Heirs {
@@ -46,7 +108,20 @@ impl Heirs {
             following: AtomicBool::new(false),
             missed: AtomicBool::new(false),
             decided: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+            version: AtomicU64::new(0),
         }
+    }
+
+    /// The heirs of this slot follow from now on, if there is one.
+    pub(super) fn follow_for(&self, slot: Option<SlotIndex>) {
+        self.slot.store(slot.map_or(NONE, |slot| u32::from(slot.0)), Ordering::Release);
+        self.following.store(slot.is_some(), Ordering::Release);
+    }
+
+    /// Whether no newer pool map was followed. Notes this one then.
+    pub(super) fn is_newest(&self, version: MapVersion) -> bool {
+        self.version.fetch_max(version.0, Ordering::AcqRel) <= version.0
     }
 }
 
@@ -147,8 +222,59 @@ impl NsdSet {
         if self.heirs.decided.load(Ordering::Acquire) {
             return self.note(heir);
         }
-        self.heirs.missed.store(true, Ordering::Release);
+        if self.holdings.is_none() {
+            self.heirs.missed.store(true, Ordering::Release);
+            return Ok(());
+        }
+        match self.tell_of_heir(heir) {
+            // It has its place by now.
+            Err(error) if error.kind() == ErrorKind::NotFound => self.note(heir),
+            told => told,
+        }
+    }
+
+    /// Durably tells that an heir lacks something.
+    fn tell_of_heir(&self, heir: SlotIndex) -> Result<()> {
+        let _serial = self.noting.lock();
+        if self.heirs.told.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.set_heirs_lack(&self.nsd(heir).to_string())?;
+        self.heirs.told.store(true, Ordering::Release);
         Ok(())
+    }
+
+    fn set_heirs_lack(&self, value: &str) -> Result<()> {
+        let op = MetaOp::SetConfig { name: HEIRS_LACK.to_owned(), value: value.to_owned() };
+        let (client, time) = (self.client, self.clock.wall());
+        self.meta.apply(&MetaEntry { client, sequence: 0, time, op })?;
+        self.meta.sync()
+    }
+
+    /// Forgets what clients have told of heirs so far: the caller has all of them follow now, and
+    /// compares everything.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub fn forget_told(&self) -> Result<()> {
+        self.set_heirs_lack("")
+    }
+
+    /// Notes that heirs may lack something of a client that died.
+    pub fn heirs_may_lack(&self) {
+        self.heirs.missed.store(true, Ordering::Release);
+    }
+
+    /// Has all clients leave a slot of which the heirs have everything: nobody reads it any more.
+    ///
+    /// # Errors
+    /// `Unreachable` if an heir lacks something; those of [`NsdSet::note`].
+    pub fn have_left(&self, gone: SlotIndex) -> Result<()> {
+        self.require_heirs(gone)?;
+        if heirs_lack(&*self.configuration()?) {
+            return Err(compared_again());
+        }
+        self.note(gone)
     }
 
     /// Checks that all heirs have everything. An heir whose NSD the metadata calls out of date does
@@ -161,9 +287,7 @@ impl NsdSet {
     pub fn require_heirs(&self, gone: SlotIndex) -> Result<()> {
         let not_yet = |detail: String| Err(Error::new(ErrorKind::Unreachable, detail));
         if self.heirs.missed.load(Ordering::Acquire) {
-            return not_yet(
-                "a disk missed a change meanwhile: everything is compared again".into(),
-            );
+            return Err(compared_again());
         }
         let needed = self.availability(gone).readable();
         for slot in self.slots().filter(|slot| *slot != gone) {
@@ -190,12 +314,17 @@ impl NsdSet {
             deleted.push(slot);
             self.heirs.slot.store(NONE, Ordering::Release);
         }
+        self.forget_deleted(slot);
+        self.heirs.following.store(false, Ordering::Release);
+        self.heirs.decided.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Forgets the way to the NSD of a slot that is deleted, and its state.
+    pub(super) fn forget_deleted(&self, slot: SlotIndex) {
         let entry = self.slot(slot);
         entry.noted.store(false, Ordering::Release);
         *entry.route.write() = Route::default();
         self.set_availability(slot, NsdAvailability::Down);
-        self.heirs.following.store(false, Ordering::Release);
-        self.heirs.decided.store(false, Ordering::Release);
-        Ok(())
     }
 }

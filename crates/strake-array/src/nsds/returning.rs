@@ -158,8 +158,15 @@ impl NsdSet {
     }
 
     /// For a client beside others: asks NSDs that are away and have missed nothing, and reads again
-    /// those that the manager has brought up to date.
+    /// those that the manager has brought up to date. Finds out whether one that it has left is
+    /// deleted.
     pub fn look_after(&self) {
+        let is_left = |slot| self.availability(slot) == NsdAvailability::Unrecovered;
+        if (self.being_emptied().is_some() || self.slots().any(is_left))
+            && let Ok(configuration) = self.configuration()
+        {
+            self.follow_deletions(&configuration.pool);
+        }
         for slot in self.slots() {
             if self.slot(slot).route.read().port.is_none() {
                 self.find_again(slot);

@@ -33,6 +33,10 @@ pub(crate) trait GiveUp: Send + Sync {
     /// Writes to this NSD again, does not read it, and makes durable all that was written before.
     /// False if that is not possible now.
     fn write_again(&self, nsd: NsdId) -> bool;
+
+    /// Has strips where the pool map says that they belong now, and makes durable all that was
+    /// written before. False if that is not possible now.
+    fn follow_places(&self) -> bool;
 }
 
 /// The part of a file that the adapter's caches drop.

@@ -10,10 +10,14 @@
 //! Only then is it compared with the others, because nobody writes anything without it any more. It
 //! counts as up when that is done, unless somebody has noted meanwhile that it missed something
 //! again: that note and the end of the comparison come one after the other.
+//!
+//! **An NSD that is deleted**: see `strake_array::nsds`, heirs. A client's word that an heir lacks
+//! something, and the end of the deletion, come one after the other, too.
 
 use super::{Make, TokenService};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use strake_array::nsds::OfDeletion;
 use strake_proto::layout::{NsdAvailability, NsdState};
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaQuery, MetaReply};
 use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result};
@@ -36,6 +40,28 @@ pub(super) struct PoolChanges {
     returning: Option<NsdId>,
     /// No NSD is brought up to date any more, because the manager ends.
     is_ending: bool,
+}
+
+/// How long clients are waited for, beside a limit in time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum As {
+    /// As long as the service lasts.
+    Served,
+    /// As long as the manager works.
+    Managed,
+    /// As long as the manager brings this NSD up to date, and nobody notes that it misses
+    /// something.
+    Returning(NsdId),
+}
+
+impl PoolChanges {
+    fn is_wanted(&self, change: As) -> bool {
+        match change {
+            As::Served => true,
+            As::Managed => !self.is_ending,
+            As::Returning(nsd) => self.returning == Some(nsd),
+        }
+    }
 }
 
 impl PoolChanges {
@@ -72,6 +98,11 @@ impl TokenService {
     /// Makes a change of the metadata. If it concerns the availability of an NSD, the clients
     /// follow first, or it is refused: see the file's head.
     pub(super) fn change_pool(&self, entry: &MetaEntry, make: Make<'_>) -> Result<()> {
+        if let Some(change) = OfDeletion::of(&entry.op) {
+            let _one = self.leaving.lock();
+            change.check(&*self.configuration()?)?;
+            return make();
+        }
         match availability(&entry.op) {
             Some((nsd, NsdAvailability::Down | NsdAvailability::Unrecovered)) => {
                 self.take_out(nsd, entry.client, make)
@@ -98,7 +129,7 @@ impl TokenService {
         self.meta.sync()?;
         let message = |change| Reply::Unusable { change, nsds: vec![nsd] };
         self.named("mounts that leave an NSD", &nsd.to_string(), || {
-            self.have_followed(message, client, LEAVE_MAX, None)
+            self.have_followed(message, client, LEAVE_MAX, As::Served)
         })
     }
 
@@ -137,12 +168,12 @@ impl TokenService {
         }
         let message = |change| Reply::Writable { change, nsd };
         self.named("mounts that write to an NSD again", &nsd.to_string(), || {
-            self.have_followed(message, but, WRITE_MAX, Some(nsd))
+            self.have_followed(message, but, WRITE_MAX, As::Returning(nsd))
         })
     }
 
-    /// The manager ends: nobody waits any more until clients write to an NSD that comes back.
-    pub(crate) fn end_returns(&self) {
+    /// The manager ends: nobody waits any more until clients do what it asked for.
+    pub(crate) fn end_waits(&self) {
         let mut state = self.state.lock();
         state.pool.is_ending = true;
         state.pool.returning = None;
@@ -150,15 +181,26 @@ impl TokenService {
         self.changed.notify_all();
     }
 
-    /// Tells all clients but one of a change, and waits until they have followed it. With
-    /// `returning` only as long as that NSD is being brought up to date. A service that has ended
+    /// Has all clients but one place strips by the pool map that the metadata has now, and waits
+    /// until they do. What they wrote before is durable then.
+    ///
+    /// # Errors
+    /// `TimedOut` if a client does not follow; `Unreachable` if the service or the manager ends.
+    pub fn have_placed(&self, but: ClientId) -> Result<()> {
+        self.named("mounts that follow a deletion", "", || {
+            self.have_followed(|change| Reply::Places { change }, but, WRITE_MAX, As::Managed)
+        })
+    }
+
+    /// Tells all clients but one of a change, and waits until they have followed it, as
+    /// long as `wanted` says. A service that has ended
     /// waits for nobody, because its node may be about to lead again.
     fn have_followed(
         &self,
         message: impl Fn(u64) -> Reply,
         but: ClientId,
         limit: Duration,
-        returning: Option<NsdId>,
+        wanted: As,
     ) -> Result<()> {
         let end = self.clock.monotonic() + limit;
         let change = {
@@ -179,8 +221,7 @@ impl TokenService {
             let mut state = self.state.lock();
             let goes_on = |state: &super::State| {
                 let is_behind = state.pool.behind.get(&change).is_some_and(|them| !them.is_empty());
-                let returns = returning.is_none() || state.pool.returning == returning;
-                is_behind && returns && !state.stopped
+                is_behind && state.pool.is_wanted(wanted) && !state.stopped
             };
             self.changed.wait_while_for(&mut state, |state| goes_on(state), REPEAT);
             let is_over = self.clock.monotonic() >= end;
@@ -190,7 +231,7 @@ impl TokenService {
             let behind = state.pool.behind.remove(&change).unwrap_or_default();
             return match behind.is_empty() {
                 true => Ok(()),
-                false if state.stopped || (returning.is_some() && state.pool.is_ending) => {
+                false if state.stopped || (wanted != As::Served && state.pool.is_ending) => {
                     Err(ended())
                 }
                 false if is_over => {

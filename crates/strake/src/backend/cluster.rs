@@ -184,6 +184,12 @@ impl ClusterBackend {
         self.leader()?.ask_leader(&LeaderRequest::ReplaceNsd { fs, old, new, rate })
     }
 
+    /// Has the leader delete an NSD without another one in its place. Returns a sentence about it.
+    pub(crate) fn delete_nsd(&self, nsd: NsdId, rate: u64) -> Result<String> {
+        let fs = self.grant.fs.id;
+        self.leader()?.ask_leader(&LeaderRequest::DeleteDisk { fs, nsd, rate })
+    }
+
     /// The file system's NSDs by their names in the node's copy of the records.
     pub(crate) fn listed(&self) -> Result<Vec<NsdConfig>> {
         let cluster = self.dir.records()?;

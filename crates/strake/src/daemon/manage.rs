@@ -192,20 +192,14 @@ impl Daemon {
         }
     }
 
-    /// The list of a cluster's disks is not this daemon's to change.
-    fn refuse_in_cluster(&self, what: &str) -> Result<()> {
-        if self.is_of_cluster() {
-            let detail = format!("the disk of a cluster cannot be {what} in this version");
-            return Err(Error::new(ErrorKind::Invalid, detail));
-        }
-        Ok(())
-    }
-
     /// Answers `strake disk delete`.
     pub(super) fn delete_disk(&self, disk: &str, rate: u64) -> Result<Value> {
-        self.refuse_in_cluster("deleted")?;
-        let _alone = self.managing.lock();
         let view = self.view(disk)?;
+        if let Some(cluster) = self.backend.cluster() {
+            let message = cluster.delete_nsd(view.nsd, rate)?;
+            return Ok(json!({ "disk": disk, "message": message }));
+        }
+        let _alone = self.managing.lock();
         self.manager()?.delete_nsd(Deletion { nsd: view.nsd, rate })?;
         let message = format!(
             "{disk} is being deleted: what it holds gets places on the other disks; `strake disk \

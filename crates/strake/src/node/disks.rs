@@ -5,6 +5,9 @@
 //! says how far that is. A change of the serving node in between costs time only: the next one goes
 //! on ([`Node::tend_disks`]), or takes the new NSD back out of the records if the metadata does not
 //! know of it. When the old NSD has no slot any more, it belongs to no file system.
+//!
+//! **Deleting.** The manager empties the NSD, and the metadata says how far that is. The rest is as
+//! above.
 
 use super::messages::NodeRequest;
 use super::server::Node;
@@ -15,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_crew::Crew;
 use strake_env::{Clock, RealClock};
-use strake_manager::{Manager, Replacement};
+use strake_manager::{Deletion, Manager, Replacement};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply};
 use strake_proto::{ByteCount, Error, ErrorKind, FsId, NsdId, Result};
 use tracing::{info, warn};
@@ -43,12 +46,7 @@ impl Node {
         let old_record = cluster.nsd(old).ok_or(ErrorKind::NotFound)?;
         let new_record = free(&cluster, new)?;
         check_group(old_record, new_record)?;
-        if cluster.metadata_places(&record.nsds).contains(&(old_record.node, old)) {
-            return invalid(format!(
-                "{} holds a copy of the metadata: such a disk cannot be replaced in this version",
-                old_record.name
-            ));
-        }
+        check_holds_no_metadata(&cluster, record, old_record, "replaced")?;
         self.bury_mounts(record, Vec::new())?;
         let crew = self.crew(fs)?;
         crew.manage(|manager| check_idle(&cluster, manager))?;
@@ -64,6 +62,26 @@ impl Node {
         Ok(format!(
             "{} is being replaced by {new}, which is `up` in `strake disk list` when that is done",
             old_record.name
+        ))
+    }
+
+    /// Deletes an NSD without another one in its place. Returns a sentence about it. When nothing
+    /// is on it any more, it belongs to no file system ([`Node::tend_disks`]).
+    pub(super) fn delete_disk(self: &Arc<Node>, fs: FsId, deletion: Deletion) -> Result<String> {
+        let _alone = self.changing.lock();
+        let cluster = self.newest_records()?;
+        let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
+        let nsd = cluster.nsd(deletion.nsd).ok_or(ErrorKind::NotFound)?;
+        check_holds_no_metadata(&cluster, record, nsd, "deleted")?;
+        self.bury_mounts(record, Vec::new())?;
+        let crew = self.crew(fs)?;
+        crew.manage(|manager| check_idle(&cluster, manager))?;
+        crew.manage(|manager| manager.delete_nsd(deletion))
+            .map_err(|error| error.context(nsd.name.clone()))?;
+        Ok(format!(
+            "{} is being deleted: what it holds gets places on the other disks. It is off \
+             `strake disk list` when that is done",
+            nsd.name
         ))
     }
 
@@ -141,6 +159,10 @@ impl Node {
             info!(target: "node", "the replacement of NSD {} goes on", replacement.old);
             crew.manage(|manager| manager.replace_nsd(replacement, port))?;
         }
+        if let Some((deletion, false)) = crew.manage(Manager::deletion)? {
+            info!(target: "node", "the deletion of NSD {} goes on", deletion.nsd);
+            crew.manage(|manager| manager.delete_nsd(deletion))?;
+        }
         let coming = pending.map(|(replacement, _)| replacement.new);
         let held = crew.manage(|manager| Ok(manager.nsds()))?;
         let cluster = self.cluster();
@@ -208,6 +230,22 @@ fn check_group(old: &NsdRecord, new: &NsdRecord) -> Result<()> {
          Make an NSD with failureGroup={} (`strake nsd create -F FILE`)",
         new.name, new.failure_group, old.name, old.failure_group, old.failure_group
     ))
+}
+
+/// Refuses to take away a disk with a copy of the metadata.
+fn check_holds_no_metadata(
+    cluster: &Cluster,
+    fs: &FsRecord,
+    nsd: &NsdRecord,
+    what: &str,
+) -> Result<()> {
+    match cluster.metadata_places(&fs.nsds).contains(&(nsd.node, nsd.id)) {
+        true => invalid(format!(
+            "{} holds a copy of the metadata: such a disk cannot be {what} in this version",
+            nsd.name
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Refuses while a disk is being replaced or deleted.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use strake_crew::crew::LEASE_LIMITS;
 use strake_crew::{Crew, Lead, NsdPlace, NsdWays, Place};
 use strake_env::{Clock, RealClock, Stop};
-use strake_manager::Manager;
+use strake_manager::{Deletion, Manager};
 use strake_net::{Introduction, SessionEnv, SessionLimits};
 use strake_proto::{ByteCount, Error, ErrorKind, FsId, NsdId, Result, Role, Roles};
 use tracing::info;
@@ -99,13 +99,18 @@ impl Node {
             LeaderRequest::ReplaceNsd { fs, old, new, rate } => {
                 encode(&self.replace_nsd(*fs, *old, new, *rate)?)
             }
-            LeaderRequest::Holders { fs } => {
-                let cluster = self.cluster();
-                let nsds = cluster.fs(*fs).map(|fs| fs.nsds.clone()).unwrap_or_default();
-                let holders = cluster.metadata_places(&nsds);
-                encode(&holders.into_iter().map(|(_, nsd)| nsd).collect::<Vec<NsdId>>())
+            LeaderRequest::DeleteDisk { fs, nsd, rate } => {
+                encode(&self.delete_disk(*fs, Deletion { nsd: *nsd, rate: *rate })?)
             }
+            LeaderRequest::Holders { fs } => encode(&self.metadata_holders(*fs)),
         }
+    }
+
+    /// The NSDs with the metadata of a file system.
+    fn metadata_holders(&self, fs: FsId) -> Vec<NsdId> {
+        let cluster = self.cluster();
+        let nsds = cluster.fs(fs).map(|fs| fs.nsds.clone()).unwrap_or_default();
+        cluster.metadata_places(&nsds).into_iter().map(|(_, nsd)| nsd).collect()
     }
 
     fn add_nodes(

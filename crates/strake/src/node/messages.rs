@@ -273,6 +273,15 @@ pub(crate) enum LeaderRequest {
         /// Bytes per second at most; 0 for no limit.
         rate: u64,
     },
+    /// Delete an NSD without another one in its place. The answer is a sentence.
+    DeleteDisk {
+        /// The file system.
+        fs: FsId,
+        /// The NSD.
+        nsd: NsdId,
+        /// Bytes per second at most; 0 for no limit.
+        rate: u64,
+    },
     /// The files that nodes take from each other, and what waits for files. The answer is a
     /// [`strake_observe::TokensView`].
     Tokens {
@@ -326,6 +335,7 @@ impl LeaderRequest {
             | It::Scrub { .. }
             | It::Places { .. }
             | It::ReplaceNsd { .. }
+            | It::DeleteDisk { .. }
             | It::Tokens { .. }
             | It::SuspendNsd { .. } => Answerer::Serving,
         }
@@ -352,6 +362,7 @@ impl LeaderRequest {
             | It::Places { fs }
             | It::Tokens { fs }
             | It::ReplaceNsd { fs, .. }
+            | It::DeleteDisk { fs, .. }
             | It::SuspendNsd { fs, .. } => Some(*fs),
             It::DeleteFs { fs }
             | It::MountFs { fs, .. }

@@ -1,0 +1,393 @@
+//! An NSD is deleted while several mounts are at work on files that have strips on it.
+
+use crate::coherence_test::{File, MOUNTS, SIZE_MAX, World, client, seed};
+use crate::testing::{BLOCK_SIZE, Crew, Rig, assert_whole};
+use crate::vfs::{OpenFlags, Vfs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use strake_env::sync::{Condvar, Mutex};
+use strake_env::{Rng, thread};
+use strake_manager::Deletion;
+use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
+use strake_proto::meta::{FileData, MetaEntry, MetaOp, MetaQuery, MetaReply};
+use strake_proto::{BlockIndex, Caller, Ino, NsdId, SlotIndex};
+use strake_token::message::{Reply, Term};
+use strake_token::port::ToClient;
+
+const ROOT: &Caller = &Caller::ROOT;
+const RW: OpenFlags = OpenFlags::READ_WRITE;
+const BLOCK: usize = BLOCK_SIZE as usize;
+const GONE: SlotIndex = SlotIndex(1);
+
+fn wait_until(world: &World, what: &str, is_so: impl Fn() -> bool) {
+    let end = world.rig.clock.monotonic() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(world.rig.clock.monotonic() < end, "still not: {what}");
+        world.rig.clock.sleep(Duration::from_millis(1));
+    }
+}
+
+fn begin(crew: &Crew) {
+    // So slow that it does not end before `await_end`.
+    let deletion = Deletion { nsd: NsdId(u32::from(GONE.0) + 1), rate: 1 };
+    crew.manager.delete_nsd(deletion).expect("begins");
+}
+
+/// Lets the deletion go on, and tends what a node tends, until it is over at the manager.
+fn await_end(world: &World, crew: &Crew) {
+    crew.manager.set_rebuild_rate(0);
+    wait_until(world, "deleted", || {
+        crew.manager.recover_nsds();
+        world.mounts.iter().for_each(|mount| mount.array().io.nsds().look_after());
+        crew.manager.deletion() == Ok(None) && !crew.manager.is_rebuilding()
+    });
+}
+
+/// Tells the workers to stop, also if the test fails meanwhile.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Works on the files from several threads until `until` has come to its end.
+fn at_work(world: &World, files: &[Mutex<File>], seed: u64, until: impl FnOnce()) {
+    let stop = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        let work = move |at: u64| {
+            let mut rng = Rng::new(seed + at);
+            while !stop.load(Ordering::Relaxed) {
+                files[rng.index(files.len())].lock().step(&world.mounts, &mut rng);
+            }
+        };
+        let workers: Vec<_> = (0..2).map(|at| scope.spawn(move || work(at))).collect();
+        {
+            let _stop = Stop(stop);
+            until();
+        }
+        workers.into_iter().for_each(|worker| worker.join().expect("no panic"));
+    });
+}
+
+/// Files that have something on each NSD.
+fn made(world: &World, count: usize) -> Vec<Mutex<File>> {
+    let make = |at: usize| {
+        let mut file = File::new(world, format!("f{at}"));
+        file.bytes = (0..SIZE_MAX).map(|byte| (byte / 3 + at) as u8).collect();
+        let first = &world.mounts[0];
+        assert_eq!(first.write(file.handles[0], 0, &file.bytes), Ok(SIZE_MAX));
+        first.fsync(file.handles[0]).expect("synced");
+        Mutex::new(file)
+    };
+    (0..count).map(make).collect()
+}
+
+/// Nothing is on the slot, every file is whole on the others, and any NSD that the code does not
+/// need may go.
+fn verify(world: World, crew: Crew, files: Vec<Mutex<File>>, spare: usize) {
+    crew.vfs.sync().expect("synced");
+    for mount in &world.mounts {
+        mount.sync().expect("synced");
+    }
+    let found = crew.manager.check_strips().expect("checks");
+    assert_eq!((found.faults, found.notes), (vec![], vec![]));
+    crew.end();
+    let files: Vec<File> = files.into_iter().map(Mutex::into_inner).collect();
+    let rig = world.end();
+    let gone = 1 << GONE.0;
+    verify_alone(&rig, &files, gone, true);
+    let others = (0..rig.nsds.len()).filter(|at| *at != usize::from(GONE.0));
+    for away in others.take(if spare > 0 { 3 } else { 0 }) {
+        verify_alone(&rig, &files, gone | 1 << away, false);
+        // It is forgotten again that this one was away.
+        let alone = rig.start(gone);
+        alone.manager.recover_nsds();
+        alone.shutdown().expect("ends");
+    }
+}
+
+fn verify_alone(rig: &Rig, files: &[File], away: u32, all_there: bool) {
+    let alone = rig.start(away);
+    for file in files {
+        let mut out = vec![0; SIZE_MAX];
+        let handle = alone.vfs.open(ROOT, file.ino, RW).expect("opened").handle;
+        let count = alone.vfs.read(handle, 0, &mut out).expect("readable");
+        assert!(out[..count] == file.bytes, "{} without {away:#b}", file.name);
+        if all_there {
+            assert_whole(&alone.vfs, file.ino, &file.name);
+        }
+        alone.vfs.release(handle);
+    }
+    alone.shutdown().expect("ends");
+}
+
+#[test]
+fn an_nsd_that_is_there_or_lost_is_deleted_while_all_mounts_write() {
+    for (code, nsds, is_lost) in [("2x", 4, false), ("4+2p", 7, false), ("4+2p", 7, true)] {
+        let (world, crew) = World::with_crew(code, nsds);
+        let files = made(&world, 4);
+        at_work(&world, &files, seed(), || {
+            if is_lost {
+                let all = world.mounts.iter().map(|mount| mount.array());
+                let all = all.chain([crew.vfs.array()]);
+                all.for_each(|array| array.attach_nsd(GONE, None));
+                wait_until(&world, "noted", || crew.vfs.array().io.nsds().is_noted(GONE));
+            }
+            begin(&crew);
+            await_end(&world, &crew);
+        });
+        for (at, mount) in world.mounts.iter().enumerate() {
+            let nsds = mount.array().io.nsds();
+            assert_eq!(nsds.deleted_count(), 1, "mount {at} has followed");
+            assert_eq!(nsds.slot_of(NsdId(u32::from(GONE.0) + 1)), None);
+        }
+        verify(world, crew, files, 1);
+    }
+}
+
+#[test]
+fn what_an_heir_misses_at_one_mount_alone_is_brought_to_it() {
+    for round in 0..4 {
+        let (world, crew) = World::with_crew("4+2p", 7);
+        let files = made(&world, 4);
+        let heir = SlotIndex([0, 2, 3, 6][round]);
+        let one = world.mounts[round % MOUNTS].array();
+        at_work(&world, &files, seed() + 100 * round as u64, || {
+            begin(&crew);
+            wait_until(&world, "followed", || one.io.nsds().being_emptied() == Some(GONE));
+            one.attach_nsd(heir, None);
+            world.rig.clock.sleep(Duration::from_millis(20));
+            one.attach_nsd(heir, world.rig.port(usize::from(heir.0)));
+            await_end(&world, &crew);
+        });
+        verify(world, crew, files, 1);
+    }
+}
+
+#[test]
+fn a_mount_that_dies_and_one_that_comes_meanwhile_lose_nothing() {
+    let (mut world, crew) = World::with_crew("4+2p", 7);
+    let files = made(&world, 4);
+    begin(&crew);
+    at_work(&world, &files, seed(), || {
+        world.rig.clock.sleep(Duration::from_millis(10));
+    });
+    let (late, tokens) = world.rig.start_beside(&world.leader, client(9));
+    // It dies without a word.
+    drop((world.mounts.remove(2), world.tokens.remove(2)));
+    crew.bury(client(2));
+    world.leader.service().gone(client(2));
+    await_end(&world, &crew);
+    for file in &files {
+        let mut file = file.lock();
+        late.lookup(ROOT, Ino::ROOT, file.name.as_bytes()).expect("seen");
+        let handle = late.open(ROOT, file.ino, RW).expect("opened").handle;
+        let mut out = vec![0; SIZE_MAX];
+        let count = late.read(handle, 0, &mut out).expect("readable");
+        let other = world.mounts[0].read(file.handles[0], 0, &mut vec![0; SIZE_MAX]);
+        assert_eq!(other, Ok(count));
+        // The mount that died may have kept writes for itself.
+        file.bytes = out[..count].to_vec();
+        late.release(handle);
+    }
+    wait_until(&world, "the late one has followed", || {
+        late.array().io.nsds().look_after();
+        late.array().io.nsds().deleted_count() == 1
+    });
+    late.shutdown().expect("ends");
+    world.leader.service().gone(client(9));
+    drop((late, tokens));
+    verify(world, crew, files, 1);
+}
+
+/// A way to a mount on which some messages are late.
+struct Slow {
+    way: Arc<dyn ToClient>,
+    /// Which messages.
+    which: fn(&Reply) -> bool,
+    /// Shut while they are kept.
+    gate: Mutex<bool>,
+    moved: Condvar,
+    kept: AtomicBool,
+}
+
+impl Slow {
+    /// From now on these messages to the mount wait for [`Slow::open`].
+    fn on_the_way_to(world: &World, at: usize, which: fn(&Reply) -> bool) -> Arc<Slow> {
+        let way = Arc::clone(&world.tokens[at]) as Arc<dyn ToClient>;
+        let (gate, moved) = (Mutex::new(true), Condvar::new());
+        let slow = Arc::new(Slow { way, which, gate, moved, kept: AtomicBool::new(false) });
+        world.leader.service().came_back(client(at), Arc::clone(&slow) as Arc<dyn ToClient>);
+        slow
+    }
+
+    fn await_kept(&self, world: &World) {
+        wait_until(world, "a message is kept", || self.kept.load(Ordering::Acquire));
+    }
+
+    fn open(&self) {
+        *self.gate.lock() = false;
+        self.moved.notify_all();
+    }
+}
+
+/// Opens the way also if the test fails: the manager waits for it.
+struct OpenAtEnd<'a>(&'a Slow);
+
+impl Drop for OpenAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
+impl ToClient for Slow {
+    fn renewed(&self, sent: Duration) {
+        self.way.renewed(sent);
+    }
+
+    fn declared_dead(&self) {
+        self.way.declared_dead();
+    }
+
+    fn new_term(&self, term: Term) {
+        self.way.new_term(term);
+    }
+
+    fn send(&self, term: Term, message: Reply) {
+        if (self.which)(&message) {
+            self.kept.store(true, Ordering::Release);
+            self.moved.wait_while(&mut self.gate.lock(), |is_shut| *is_shut);
+        }
+        self.way.send(term, message);
+    }
+}
+
+#[test]
+fn a_mount_that_hears_of_the_end_late_reads_nothing_old() {
+    let (world, crew) = World::with_crew("2x", 4);
+    let files = made(&world, 3);
+    begin(&crew);
+    let all_follow =
+        || world.mounts.iter().all(|mount| mount.array().io.nsds().being_emptied() == Some(GONE));
+    wait_until(&world, "followed", all_follow);
+    let slow = Slow::on_the_way_to(&world, 1, |message| matches!(message, Reply::Places { .. }));
+    let _open = OpenAtEnd(&slow);
+    crew.manager.set_rebuild_rate(0);
+    slow.await_kept(&world);
+    let deleted = |at: usize| world.mounts[at].array().io.nsds().deleted_count();
+    world.mounts[0].array().io.nsds().follow_pool().expect("followed");
+    assert_eq!((deleted(0), deleted(1)), (1, 0), "one knows of the end");
+    for file in &files {
+        let mut file = file.lock();
+        file.bytes.iter_mut().for_each(|byte| *byte ^= 0x55);
+        assert_eq!(world.mounts[0].write(file.handles[0], 0, &file.bytes), Ok(SIZE_MAX));
+        let mut out = vec![0; SIZE_MAX];
+        assert_eq!(world.mounts[1].read(file.handles[1], 0, &mut out), Ok(SIZE_MAX));
+        assert!(out == file.bytes, "the other one reads what was there before");
+        // What that one writes is where the first looks for it.
+        file.bytes.iter_mut().for_each(|byte| *byte ^= 0x66);
+        assert_eq!(world.mounts[1].write(file.handles[1], 0, &file.bytes), Ok(SIZE_MAX));
+        assert_eq!(world.mounts[0].read(file.handles[0], 0, &mut out), Ok(SIZE_MAX));
+        assert!(out == file.bytes, "the first reads what was there before");
+    }
+    slow.open();
+    await_end(&world, &crew);
+    verify(world, crew, files, 1);
+}
+
+#[test]
+fn an_heir_that_misses_a_change_after_the_comparison_is_compared_again() {
+    for round in 0..3 {
+        let (world, crew) = World::with_crew("2x", 4);
+        let files = made(&world, 1);
+        let heir = SlotIndex([0, 2, 3][round]);
+        let one = world.mounts[1].array();
+        begin(&crew);
+        wait_until(&world, "followed", || one.io.nsds().being_emptied() == Some(GONE));
+        // It comes when everything is compared.
+        let slow =
+            Slow::on_the_way_to(&world, 1, |message| matches!(message, Reply::Unusable { .. }));
+        let _open = OpenAtEnd(&slow);
+        crew.manager.set_rebuild_rate(0);
+        slow.await_kept(&world);
+        let ino = files[0].lock().ino;
+        let blocks = blocks_with_heir(&world, ino, heir);
+        one.attach_nsd(heir, None);
+        thread::scope(|scope| {
+            let writing = scope.spawn(|| {
+                let mut file = files[0].lock();
+                for at in &blocks {
+                    file.bytes[*at] ^= 0x77;
+                    let byte = [file.bytes[*at]];
+                    assert_eq!(world.mounts[1].write(file.handles[1], *at as u64, &byte), Ok(1));
+                }
+                world.mounts[1].fsync(file.handles[1]).expect("synced");
+            });
+            // The write waits for the message, or must not need it.
+            world.rig.clock.sleep(Duration::from_millis(50));
+            slow.open();
+            writing.join().expect("no panic");
+        });
+        one.attach_nsd(heir, world.rig.port(usize::from(heir.0)));
+        await_end(&world, &crew);
+        verify(world, crew, files, 1);
+    }
+}
+
+/// Where blocks of a file begin of which a strip on the slot goes to this heir.
+fn blocks_with_heir(world: &World, ino: Ino, heir: SlotIndex) -> Vec<usize> {
+    let nsds = world.mounts[1].array().io.nsds();
+    let MetaReply::Inode(inode) =
+        world.leader.service().metadata().query(&MetaQuery::GetInode { ino }).expect("there")
+    else {
+        panic!("no inode")
+    };
+    let FileData::Objects(layouts) = inode.data else { panic!("it has blocks") };
+    let layout = layouts[0];
+    let is_of = |at: &usize| {
+        let found = nsds.stripe_and_heir(&layout, BlockIndex((at / BLOCK) as u64)).expect("placed");
+        found.1.is_some_and(|(_, of)| of == heir)
+    };
+    (0..SIZE_MAX).step_by(BLOCK).filter(is_of).collect()
+}
+
+#[test]
+fn what_a_dead_mount_left_has_everything_compared_again() {
+    let (mut world, crew) = World::with_crew("2x", 4);
+    let files = made(&world, 2);
+    begin(&crew);
+    let nsds = crew.vfs.array().io.nsds();
+    wait_until(&world, "followed", || nsds.being_emptied() == Some(GONE));
+    wait_until(&world, "at work", || nsds.require_heirs(GONE).is_ok());
+    drop((world.mounts.remove(2), world.tokens.remove(2)));
+    crew.bury(client(2));
+    assert!(nsds.require_heirs(GONE).is_err(), "its stripes may be whole without an heir");
+    world.leader.service().gone(client(2));
+    await_end(&world, &crew);
+    verify(world, crew, files, 1);
+}
+
+#[test]
+fn a_mount_that_was_not_told_of_the_end_finds_out() {
+    let world = World::new("2x", 4);
+    let nsd = NsdId(u32::from(GONE.0) + 1);
+    let meta = world.leader.service().metadata();
+    let change = |op| {
+        let (client, time) = (client(9), world.rig.clock.wall());
+        meta.apply(&MetaEntry { client, sequence: 0, time, op }).expect("changed");
+    };
+    let (status, availability) = (NsdStatus::BeingEmptied, NsdAvailability::Up);
+    change(MetaOp::SetNsdState { nsd, state: NsdState { status, availability } });
+    let nsds = world.mounts[0].array().io.nsds();
+    nsds.follow_pool().expect("followed");
+    assert_eq!((nsds.being_emptied(), nsds.deleted_count()), (Some(GONE), 0));
+    nsds.leave(nsd);
+    change(MetaOp::DeleteNsd { nsd });
+    nsds.look_after();
+    assert_eq!((nsds.being_emptied(), nsds.deleted_count()), (None, 1));
+    assert!(!nsds.is_noted(GONE), "it is nobody's loss any more");
+    world.end();
+}
