@@ -521,7 +521,8 @@ impl NsdSet {
             return Ok(());
         }
         let _serial = self.noting.lock();
-        if entry.noted.load(Ordering::Acquire) {
+        // A commit may have begun before the slot was deleted. Its heirs have what it had.
+        if entry.noted.load(Ordering::Acquire) || self.deleted.read().contains(&slot) {
             return Ok(());
         }
         if self.noted_count() >= self.tolerance {
