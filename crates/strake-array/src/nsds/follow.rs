@@ -51,7 +51,7 @@ impl NsdSet {
 
     /// Has strips where they belong by this pool map, unless a newer one was followed.
     pub(super) fn follow_deletions(&self, pool: &PoolMap) {
-        self.heirs.told.store(false, Ordering::Release);
+        self.forget_that_it_was_told();
         let (deleted, emptied) = (pool.deleted(), pool.being_emptied());
         if emptied == self.being_emptied() && deleted == *self.deleted.read() {
             return;

@@ -96,7 +96,7 @@ pub(super) struct Heirs {
     decided: AtomicBool,
     /// Whether the metadata was told that an heir has missed a change, since the clients last
     /// followed.
-    pub(super) told: AtomicBool,
+    told: AtomicBool,
     /// The newest pool map that was followed.
     version: AtomicU64,
 }
@@ -244,6 +244,13 @@ impl NsdSet {
         Ok(())
     }
 
+    /// Misses of heirs are told again from now on. A word that is under way ends before: it may
+    /// be among those that the manager has just forgotten.
+    pub(super) fn forget_that_it_was_told(&self) {
+        let _serial = self.noting.lock();
+        self.heirs.told.store(false, Ordering::Release);
+    }
+
     fn set_heirs_lack(&self, value: &str) -> Result<()> {
         let op = MetaOp::SetConfig { name: HEIRS_LACK.to_owned(), value: value.to_owned() };
         let (client, time) = (self.client, self.clock.wall());
@@ -328,3 +335,7 @@ impl NsdSet {
         self.set_availability(slot, NsdAvailability::Down);
     }
 }
+
+#[cfg(test)]
+#[path = "heirs_test.rs"]
+mod heirs_test;
