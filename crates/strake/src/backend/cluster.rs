@@ -54,7 +54,7 @@ pub(crate) struct ClusterBackend {
 ///
 /// # Errors
 /// `Unreachable` if no node serves the file system; why it is refused.
-fn ask_to_mount(dir: &NodeDir, fs: &str, node: NodeNumber) -> Result<Grant> {
+fn ask_to_mount(dir: &NodeDir, fs: &str, node: NodeNumber, observe: &Observe) -> Result<Grant> {
     for attempt in 1.. {
         let records = Request::Leader(LeaderRequest::Records { newer_than: 0 });
         let cluster: Option<Cluster> = ask_own(dir, &records)?;
@@ -65,6 +65,7 @@ fn ask_to_mount(dir: &NodeDir, fs: &str, node: NodeNumber) -> Result<Grant> {
             // A late request of a process that was killed came in between, or the node that serves
             // the file system does not have the newest records yet.
             Err(error) if error.kind() == ErrorKind::Stale && attempt < OPEN_ATTEMPTS => {
+                let _wait = observe.waiters.enter("other requests to mount here", fs.to_owned());
                 RealClock.sleep(OPEN_PAUSE);
             }
             answer => return answer,
@@ -85,7 +86,7 @@ impl ClusterBackend {
     ) -> Result<ClusterBackend> {
         let dir = NodeDir::at(node)?;
         let file = dir.read()?;
-        let grant = ask_to_mount(&dir, &config.name, file.id)?;
+        let grant = ask_to_mount(&dir, &config.name, file.id, observe)?;
         let (own, fs) = (dir.credentials()?, grant.fs.id);
         let of_search = dir.clone();
         let search = search(&own, fs, move || of_search.records(), Arc::clone(observe) as _);
