@@ -34,6 +34,13 @@ fn begin(crew: &Crew) {
     crew.manager.delete_nsd(deletion).expect("begins");
 }
 
+/// Waits until all mounts send strips to heirs, too.
+fn await_followed(world: &World) {
+    wait_until(world, "followed", || {
+        world.mounts.iter().all(|mount| mount.array().io.nsds().being_emptied() == Some(GONE))
+    });
+}
+
 /// Lets the deletion go on, and tends what a node tends, until it is over at the manager.
 fn await_end(world: &World, crew: &Crew) {
     crew.manager.set_rebuild_rate(0);
@@ -157,7 +164,7 @@ fn what_an_heir_misses_at_one_mount_alone_is_brought_to_it() {
         let one = world.mounts[round % MOUNTS].array();
         at_work(&world, &files, seed() + 100 * round as u64, || {
             begin(&crew);
-            wait_until(&world, "followed", || one.io.nsds().being_emptied() == Some(GONE));
+            await_followed(&world);
             one.attach_nsd(heir, None);
             world.rig.clock.sleep(Duration::from_millis(20));
             one.attach_nsd(heir, world.rig.port(usize::from(heir.0)));
@@ -287,7 +294,7 @@ fn a_mount_that_hears_of_the_end_late_reads_nothing_old() {
         let mut out = vec![0; SIZE_MAX];
         assert_eq!(world.mounts[1].read(file.handles[1], 0, &mut out), Ok(SIZE_MAX));
         assert!(out == file.bytes, "the other one reads what was there before");
-        // What that one writes is where the first looks for it.
+        // The first looks for the bytes where the other one writes them.
         file.bytes.iter_mut().for_each(|byte| *byte ^= 0x66);
         assert_eq!(world.mounts[1].write(file.handles[1], 0, &file.bytes), Ok(SIZE_MAX));
         assert_eq!(world.mounts[0].read(file.handles[0], 0, &mut out), Ok(SIZE_MAX));
@@ -300,13 +307,14 @@ fn a_mount_that_hears_of_the_end_late_reads_nothing_old() {
 
 #[test]
 fn an_heir_that_misses_a_change_after_the_comparison_is_compared_again() {
+    let mut found = 0;
     for round in 0..3 {
         let (world, crew) = World::with_crew("2x", 4);
         let files = made(&world, 1);
         let heir = SlotIndex([0, 2, 3][round]);
         let one = world.mounts[1].array();
         begin(&crew);
-        wait_until(&world, "followed", || one.io.nsds().being_emptied() == Some(GONE));
+        await_followed(&world);
         // It comes when everything is compared.
         let slow =
             Slow::on_the_way_to(&world, 1, |message| matches!(message, Reply::Unusable { .. }));
@@ -315,6 +323,7 @@ fn an_heir_that_misses_a_change_after_the_comparison_is_compared_again() {
         slow.await_kept(&world);
         let ino = files[0].lock().ino;
         let blocks = blocks_with_heir(&world, ino, heir);
+        found += blocks.len();
         one.attach_nsd(heir, None);
         thread::scope(|scope| {
             let writing = scope.spawn(|| {
@@ -335,6 +344,7 @@ fn an_heir_that_misses_a_change_after_the_comparison_is_compared_again() {
         await_end(&world, &crew);
         verify(world, crew, files, 1);
     }
+    assert!(found > 0, "no heir missed anything");
 }
 
 /// Where blocks of a file begin of which a strip on the slot goes to this heir.

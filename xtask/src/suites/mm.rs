@@ -27,7 +27,7 @@ def rows(path):
     return found
 ";
 
-/// What the listings of a file system of six disks must say. One disk is suspended.
+/// A check of the listings of a file system of six disks. One disk is suspended.
 const ALONE: &str = r"
 disks, space, attributes, native = sys.argv[1:5]
 native = json.load(open(native))
@@ -48,7 +48,7 @@ assert told['disks'] == ';'.join(disk['name'] for disk in native), told
 assert told['defaultMountPoint'].endswith('mnt'), told
 ";
 
-/// What the listings of a lab of three nodes must say.
+/// A check of the listings of a lab of three nodes.
 const LAB: &str = r"
 cluster, states, nsds, disks, nodes = sys.argv[1:6]
 nodes = json.load(open(nodes))
@@ -113,7 +113,7 @@ impl Face<'_> {
         command::run(&mut run, &log, Duration::from_secs(SECONDS_MAX))
     }
 
-    /// What a command that must succeed says.
+    /// The output of a command that must succeed.
     fn say(&self, line: &str) -> Result<String, String> {
         self.run(line, false)?.success().map(|ended| ended.output())
     }

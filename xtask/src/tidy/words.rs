@@ -32,7 +32,7 @@ fn find_words(tokens: TokenStream, words: &mut Vec<(usize, String)>) {
             (dot, Some(TokenTree::Ident(name)), Some(TokenTree::Group(arguments)))
                 if is_punct(dot, '.') && name == "unwrap" && arguments.stream().is_empty() =>
             {
-                words.push((first_line(&trees[at + 1]), ".unwrap()".to_owned()));
+                words.push((first_line(&trees[at + 1]), format!(".{name}()")));
             }
             (TokenTree::Ident(name), Some(bang), Some(TokenTree::Group(_)))
                 if is_punct(bang, '!') && MACROS.iter().any(|known| name == known) =>

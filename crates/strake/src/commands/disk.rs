@@ -204,24 +204,25 @@ impl Named {
     }
 }
 
+/// The columns that every listing of disks begins with.
+pub(super) const HEADS: [&str; 8] = [
+    "disk name",
+    "driver type",
+    "sector size",
+    "failure group",
+    "holds metadata",
+    "holds data",
+    "status",
+    "availability",
+];
+
 fn list(target: &Target) -> Result<()> {
     let show = target.show()?;
     if target.json {
         return output::print_json(&show.nsds);
     }
-    let mut table = Table::listing(&[
-        "disk name",
-        "driver type",
-        "sector size",
-        "failure group",
-        "holds metadata",
-        "holds data",
-        "status",
-        "availability",
-        "storage pool",
-        "repaired",
-        "remarks",
-    ]);
+    let own = ["storage pool", "repaired", "remarks"];
+    let mut table = Table::listing(&[&HEADS[..], &own].concat());
     let warning = show.warning();
     for nsd in show.nsds {
         let remark = remarks(&nsd);

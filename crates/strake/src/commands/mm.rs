@@ -608,7 +608,7 @@ pub(crate) fn run(command: MmCommand) -> ExitCode {
     output::finish(listed.map(|text| print!("{text}")))
 }
 
-/// What a command becomes.
+/// The native step that a command becomes.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// The words of a native command.

@@ -50,7 +50,7 @@ fn here() -> Here {
     Here { mounts, ..here }
 }
 
-/// What a command line becomes: native commands, one in each line.
+/// The native commands that a command line becomes, one in each line.
 fn translated(line: &str) -> std::result::Result<String, String> {
     let words = std::iter::once("strake mm").chain(line.split(' '));
     let parsed = ByName::try_parse_from(words).map_err(|error| error.to_string())?;

@@ -244,7 +244,7 @@ impl Daemon {
     fn make_durable(&self, job: &Job) -> Result<()> {
         let vfs = Arc::clone(&self.vfs);
         let _wait = self.observe.waiters.enter("a sync before a check", "");
-        // Whoever asks for a sync is told of losses, and a check is not.
+        // A sync would tell of losses, and then the program that syncs next would not hear of them.
         let flush = move || vfs.flush_all().and_then(|_| vfs.flush_all()).map(drop);
         job.run_beside("check-sync", flush)
     }

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::admin::{self, Request};
 use crate::cluster::{Cluster, NodeNumber, NsdRecord};
+use crate::commands::disk;
 use crate::commands::fs::utc;
 use crate::data_dir::DataDir;
 use crate::node::{LeaderRequest, NodeState, ReplicaState};
@@ -17,7 +18,7 @@ use strake_proto::layout::{NsdAvailability, NsdStatus};
 use strake_proto::{Result, Role};
 use strake_report::Table;
 
-/// What the daemon of a file system that is mounted here knows.
+/// Asks the daemon of a file system that is mounted here.
 fn show(here: &Here, device: &str) -> Result<Show> {
     let dir = DataDir::at(&here.mounted(device)?.data)?;
     let show: Show = admin::ask(&dir, &Request::Show)?;
@@ -357,16 +358,7 @@ fn disks_text(show: &Show, args: &Lsdisk) -> String {
     };
     let mut colons = Colons::new("mmlsdisk");
     colons.head("", "nsdName:driverType:sectorSize:failureGroup:metadata:data:status:availability:diskID:storagePool:remarks:numQuorumDisks:readQuorumValue:writeQuorumValue:diskSizeKB:diskUID:thinDiskType");
-    let mut heads = vec![
-        "disk name",
-        "driver type",
-        "sector size",
-        "failure group",
-        "holds metadata",
-        "holds data",
-        "status",
-        "availability",
-    ];
+    let mut heads = disk::HEADS.to_vec();
     heads.extend(args.long.then_some("disk id"));
     heads.push("storage pool");
     heads.extend(args.long.then_some("remarks"));
@@ -413,7 +405,7 @@ type Inodes = Option<(u64, u64)>;
 pub(super) fn space(args: &Df) -> Result<String> {
     let here = Here::look();
     let show = show(&here, &args.device)?;
-    // What df(1) says.
+    // The numbers of df(1).
     let told = rustix::fs::statvfs(&show.mount).ok();
     let inodes = told.map(|told| (told.f_files.saturating_sub(told.f_ffree), told.f_ffree));
     Ok(space_text(&show, inodes, args.parsable.y))
