@@ -6,6 +6,7 @@ use crate::data_dir::{NodeConfig, NsdConfig};
 use crate::scrub::{self, ScrubOrder, ScrubReport};
 use crate::show::availability_name;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -75,16 +76,23 @@ impl Daemon {
         Ok(())
     }
 
-    /// In a cluster the leader looks after replacements. This mount only learns the names of disks
-    /// that have come.
+    /// In a cluster the leader looks after replacements and deletions. This mount only learns the
+    /// names of disks that have come, and forgets those that have gone.
     fn follow_list(&self) -> Result<()> {
         let Some(cluster) = self.backend.cluster() else { return Ok(()) };
         let mut config = self.config();
-        let listed = |nsd: NsdId| config.nsd.iter().any(|listed| listed.id == nsd.0);
-        if self.array.nsds().iter().all(|view| listed(view.nsd)) {
+        let ids = |list: &[NsdConfig]| list.iter().map(|nsd| nsd.id).collect::<BTreeSet<u32>>();
+        let held: BTreeSet<u32> = self.array.nsds().iter().map(|view| view.nsd.0).collect();
+        let before = ids(&config.nsd);
+        if before == held {
             return Ok(());
         }
+        // The records may know a disk for longer, or later, than the array.
         config.nsd = cluster.listed()?;
+        config.nsd.retain(|nsd| held.contains(&nsd.id));
+        if ids(&config.nsd) == before {
+            return Ok(());
+        }
         self.change_config(config)
     }
 
