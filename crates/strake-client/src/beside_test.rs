@@ -9,7 +9,7 @@ use crate::coherence_test::{World, client};
 use crate::data::of::Of;
 use crate::differential_test::{fill, length, place};
 use crate::flush::sync::sync_all;
-use crate::memory::file::Content;
+use crate::memory::file::{Content, Gains};
 use crate::testing::{BLOCK_SIZE, Rig, assert_whole, send_block};
 use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
 use std::sync::Arc;
@@ -217,7 +217,7 @@ impl Whole {
         if let Content::Object(layout) = &*file.content.read() {
             let of = Of { mount, inode: &inode, file: &file };
             let all = (BlockIndex(0), BlockIndex::END);
-            let stored = of.allocated(layout, all).expect("listed");
+            let stored = of.stable_bytes(layout, all, &Gains::default()).expect("listed");
             let attr = alone.getattr(self.ino).expect("attributes");
             assert_eq!(attr.allocated as i64, stored, "allocated bytes");
         }

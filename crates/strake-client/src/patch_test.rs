@@ -247,6 +247,43 @@ fn a_patch_that_an_nsd_may_have_lost_is_sent_again() {
     }
 }
 
+/// All servers are restarted after a block was sent and before anybody has committed, and then the
+/// block is cut off or punched out. What the block had gained is nobody's: the bytes that the inode
+/// has allocated are those that are stored afterwards.
+#[test]
+fn bytes_that_servers_lost_before_a_cut_do_not_count() {
+    let all =
+        |code| [(false, false), (false, true), (true, false), (true, true)].map(|it| (code, it));
+    for (code, (is_cut, is_grown)) in CODES.into_iter().flat_map(all) {
+        let rig = quiet_rig(code);
+        let vfs = rig.start(0);
+        let (ino, handle) = create(&vfs, "f");
+        // The first block stays. The second grows from what is stable, or is new.
+        write(&vfs, handle, 0, &pattern(BLOCK, 1));
+        if is_grown {
+            write(&vfs, handle, BLOCK as u64, &pattern(UNIT, 2));
+            vfs.fsync(handle).expect("durable");
+        }
+        write(&vfs, handle, BLOCK as u64, &pattern(3 * UNIT, 3));
+        send_block(&vfs, ino, 1);
+        rig.nsds.iter().for_each(|nsd| nsd.crash());
+        if is_cut {
+            let cut = SetAttr { size: Some(BLOCK as u64), ..SetAttr::default() };
+            vfs.setattr(&Caller::ROOT, ino, Some(handle), &cut).expect("cut");
+        } else {
+            let range = BLOCK as u64..2 * BLOCK as u64;
+            vfs.fallocate(handle, range, FallocateMode::PunchHole).expect("punched");
+        }
+        write(&vfs, handle, BLOCK as u64, &pattern(2 * UNIT, 4));
+        vfs.fsync(handle).expect("durable");
+        let allocated = vfs.getattr(ino).expect("attributes").allocated;
+        let length = if is_cut { 2 * UNIT } else { 3 * UNIT };
+        let context = format!("{code}, cut: {is_cut}, grown: {is_grown}");
+        assert_eq!(allocated, (BLOCK + length) as u64, "{context}");
+        assert_whole(&vfs, ino, code);
+    }
+}
+
 #[test]
 fn blocks_that_were_patched_give_their_memory_to_others() {
     let mut rig = quiet_rig("2x");

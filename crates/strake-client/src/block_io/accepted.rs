@@ -75,8 +75,10 @@ impl Outcome for AcceptedBlock {
         let page_pool = Arc::clone(self.file.page_pool());
         if self.gained != 0 {
             let mut gain = self.block.gain.lock();
-            if let Some(sum) = &mut gain.unstable {
-                *sum -= self.gained;
+            if let Some(sum) = &mut gain.deleted {
+                *sum += self.gained;
+            } else {
+                gain.unstable -= self.gained;
                 let mut core = self.inode.core.lock();
                 core.unstable_gain -= self.gained;
                 core.allocated_delta += self.gained;

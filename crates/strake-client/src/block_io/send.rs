@@ -368,8 +368,8 @@ fn note_gain(inode: &InodeState, block: &Block, (from, to): (u32, u32), fresh: u
     let more = i64::from(on_disk(to)) - i64::from(on_disk(from));
     let mut gain = block.gain.lock();
     let mut core = inode.core.lock();
-    if let Some(sum) = &mut gain.unstable {
-        *sum += more;
+    if gain.deleted.is_none() {
+        gain.unstable += more;
         core.unstable_gain += more;
     }
     core.fresh -= u64::from(fresh).min(core.fresh);

@@ -190,10 +190,13 @@ pub(crate) struct Block {
 /// What a block gained on disks by writes that are accepted and not yet stable.
 #[derive(Debug, Default)]
 pub(crate) struct Gain {
-    /// The sum. `None` once the block was deleted, which also deletes what it had gained.
-    pub(crate) unstable: Option<i64>,
+    /// The sum.
+    pub(crate) unstable: i64,
     /// The part that belongs to writes that an NSD may have lost. The next write carries it.
     pub(crate) owed: i64,
+    /// `Some` once the block was deleted, which also deletes what it had gained: the bytes that
+    /// became stable since.
+    pub(crate) deleted: Option<i64>,
 }
 
 impl BlockData {
@@ -356,7 +359,7 @@ impl Block {
             sends: AtomicU64::new(0),
             stored: AtomicU32::new(if limit == 0 { 0 } else { STORED_UNKNOWN }),
             stable: Mutex::new(Version::NONE),
-            gain: Mutex::new(Gain { unstable: Some(0), owed: 0 }),
+            gain: Mutex::default(),
             data: WatchedRwLock::new(BlockData { limit, length: limit, ..BlockData::default() }),
         })
     }

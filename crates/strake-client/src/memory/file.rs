@@ -12,12 +12,13 @@ use crate::memory::block::{Block, BlockData, Owner};
 use crate::memory::kept::{Kept, UnitOfFile};
 use crate::memory::page_pool::PagePool;
 use crate::memory::unsettled::Unsettled;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use strake_array::floors::Floors;
 use strake_array::meta_link::MetaLink;
 use strake_array::room::{Claim, Room};
+use strake_array::stripe_io::on_disk;
 use strake_env::sync::{Mutex, WatchedMutex, WatchedRwLock};
 use strake_proto::meta::{FileData, Inode};
 use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result};
@@ -102,6 +103,42 @@ pub(crate) struct FileState {
     /// All was dropped because it could not be made durable. Writes under way fail.
     pub(crate) is_dropped: AtomicBool,
     page_pool: Arc<PagePool>,
+}
+
+/// The unstable gains of blocks that are about to be deleted.
+#[derive(Default)]
+pub(crate) struct Gains {
+    blocks: BTreeMap<u64, (Arc<Block>, i64)>,
+}
+
+impl Gains {
+    /// The stable bytes on disks of the blocks that have a gain. They follow from what is known in
+    /// memory, because an NSD that was restarted has lost what was not stable.
+    pub(crate) fn stable(&self) -> BTreeMap<u64, i64> {
+        let gaining = self.blocks.iter().filter(|(_, (_, gain))| *gain != 0);
+        let stable = gaining.map(|(index, (block, gain))| {
+            (*index, i64::from(on_disk(block.stored.load(Ordering::Acquire))) - gain)
+        });
+        stable.collect()
+    }
+
+    /// The sum of the gains.
+    pub(crate) fn unstable(&self) -> i64 {
+        self.blocks.values().map(|(_, gain)| gain).sum()
+    }
+
+    /// Gives the gains back after the deletion failed. Returns how much of them is stable now; the
+    /// caller adds that and the rest to the inode's.
+    pub(crate) fn give_back(&self) -> i64 {
+        let mut all = 0;
+        for (block, unstable) in self.blocks.values() {
+            let mut gain = block.gain.lock();
+            let stable = gain.deleted.take().unwrap_or(0);
+            gain.unstable = unstable - stable;
+            all += stable;
+        }
+        all
+    }
 }
 
 impl FileState {
@@ -416,30 +453,24 @@ impl FileState {
         fresh
     }
 
-    /// Takes the unstable gains of the blocks `from..to`, which are about to be deleted: bytes on
-    /// disks gained by writes that are not yet stable. They will never be the inode's. Returns the
-    /// sum, which the caller subtracts from the inode's `unstable_gain`. The caller holds `content`
-    /// exclusively until it has dropped the blocks.
-    pub(crate) fn take_gains(&self, from: u64, to: u64) -> i64 {
+    /// Takes the unstable gains of the blocks `from..to`, which are about to be deleted. They will
+    /// never be the inode's, and the caller subtracts [`Gains::unstable`] from the inode's. It
+    /// holds `content` exclusively until it has dropped the blocks, or has given the gains back.
+    pub(crate) fn take_gains(&self, from: u64, to: u64) -> Gains {
         let blocks: Vec<Arc<Block>> = {
             let blocks = self.blocks.lock();
             let inside = blocks.iter().filter(|(index, _)| (from..to).contains(index));
             inside.map(|(_, block)| Arc::clone(block)).collect()
         };
-        let mut sum = 0;
+        let mut gains = Gains::default();
         for block in blocks {
-            sum += block.gain.lock().unstable.take().unwrap_or(0);
+            let mut gain = block.gain.lock();
+            gain.deleted = Some(0);
+            let unstable = std::mem::take(&mut gain.unstable);
+            drop(gain);
+            gains.blocks.insert(block.index, (block, unstable));
         }
-        sum
-    }
-
-    /// Lets the blocks gain again, after their deletion failed.
-    pub(crate) fn restore_gains(&self, from: u64, to: u64) {
-        for (index, block) in self.blocks.lock().iter() {
-            if (from..to).contains(index) {
-                block.gain.lock().unstable.get_or_insert(0);
-            }
-        }
+        gains
     }
 
     /// Empties a block that has left the map.

@@ -142,18 +142,17 @@ impl Of<'_> {
     fn delete_blocks(&self, layout: &ObjectLayout, from: u64, to: u64) -> Result<()> {
         let (mount, file) = (self.mount, self.file);
         let gains = file.take_gains(from, to);
-        self.inode.core.lock().unstable_gain -= gains;
         let fresh = file.drop_blocks(&mount.array.room, from, to);
         {
             let mut core = self.inode.core.lock();
+            core.unstable_gain -= gains.unstable();
             core.fresh = core.fresh.saturating_sub(fresh);
         }
         if file.stored_blocks.load(Ordering::Acquire) <= from && !file.is_hardened() {
             return Ok(());
         }
         let (from, to) = (BlockIndex(from), BlockIndex(to));
-        // The metadata counts only stable bytes, so the unstable ones do not concern it.
-        let removed = self.allocated(layout, (from, to))? - gains;
+        let removed = self.stable_bytes(layout, (from, to), &gains)?;
         let _serial = file.meta.lock();
         let version = mount.array.io.versions().next();
         let ino = self.inode.ino;

@@ -7,7 +7,8 @@
 
 use crate::data::of::Of;
 use crate::flush::make_room::with_room;
-use crate::memory::file::Content;
+use crate::memory::file::{Content, Gains};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use strake_proto::limits::FILE_BYTES_MAX;
 use strake_proto::meta::MetaOp;
@@ -53,14 +54,11 @@ impl Of<'_> {
             let from = size.div_ceil(block_size);
             let stored = file.stored_blocks.load(Ordering::Acquire);
             if stored > from || size < told {
-                let range = (BlockIndex(from), BlockIndex::END);
-                let removed =
-                    if stored > from && !dropped { self.allocated(layout, range)? } else { 0 };
-                op = Some((*layout, (stored > from).then_some(BlockIndex(from)), removed));
+                op = Some((*layout, (stored > from).then_some(BlockIndex(from))));
             }
         }
-        if let Some((layout, from, removed)) = op {
-            self.record_cut(&layout, size, told, from, removed)?;
+        if let Some((layout, from)) = op {
+            self.record_cut(&layout, (size, told), from, dropped)?;
         } else if size < told {
             self.apply_cut(size, None, mount.array.io.versions().next(), 0)?;
         }
@@ -76,48 +74,59 @@ impl Of<'_> {
         Ok(())
     }
 
-    /// Bytes on disks in a range of blocks, without parity.
-    pub(crate) fn allocated(
+    /// Stable bytes on disks, without parity, in a range of blocks whose `gains` were taken. The
+    /// metadata counts only these.
+    pub(crate) fn stable_bytes(
         &self,
         layout: &ObjectLayout,
         range: (BlockIndex, BlockIndex),
+        gains: &Gains,
     ) -> Result<i64> {
         let floor = |block| self.mount.array.floors.floor(layout.object, block);
         let blocks = self.mount.array.io.blocks(layout, range, &floor)?;
-        Ok(blocks.values().map(|(_, length)| i64::from(on_disk(*length))).sum())
+        let listed = blocks.iter().map(|(at, (_, length))| (at.0, i64::from(on_disk(*length))));
+        let mut bytes: BTreeMap<u64, i64> = listed.collect();
+        bytes.extend(gains.stable());
+        Ok(bytes.values().sum())
     }
 
-    /// Records a cut of a file with blocks, and the floor under the blocks beyond. If the metadata
-    /// only knows a size up to `size`, this only deletes blocks.
+    /// Records a cut from `told` to `size` bytes of a file with blocks, and the floor under the
+    /// blocks beyond. If the metadata only knows a size up to `size`, this only deletes blocks.
     fn record_cut(
         &self,
         layout: &ObjectLayout,
-        size: u64,
-        told: u64,
+        (size, told): (u64, u64),
         from: Option<BlockIndex>,
-        removed: i64,
+        dropped: bool,
     ) -> Result<()> {
         let mount = self.mount;
         let version = mount.array.io.versions().next();
-        // The metadata counts only stable bytes, so the unstable ones among those removed do not
-        // concern it.
         let first = from.map_or(u64::MAX, |from| from.0);
         let gains = self.file.take_gains(first, u64::MAX);
-        self.inode.core.lock().unstable_gain -= gains;
-        let removed = removed - gains;
-        let delta = self.told_delta(removed);
-        let result = match from {
-            Some(from) if size >= told => {
-                let (ino, to, allocated_delta) = (self.inode.ino, BlockIndex::END, delta);
-                let op = MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta };
-                mount.change(self.inode, op).map(|_| ())
-            }
-            _ => self.apply_cut(size, from, version, delta),
+        self.inode.core.lock().unstable_gain -= gains.unstable();
+        let removed = match from {
+            Some(from) if !dropped => self.stable_bytes(layout, (from, BlockIndex::END), &gains),
+            _ => Ok(0),
         };
-        result.inspect_err(|_| {
-            self.file.restore_gains(first, u64::MAX);
-            self.inode.core.lock().allocated_delta += delta + removed;
-        })?;
+        let result = removed.and_then(|removed| {
+            let delta = self.told_delta(removed);
+            let result = match from {
+                Some(from) if size >= told => {
+                    let (ino, to, allocated_delta) = (self.inode.ino, BlockIndex::END, delta);
+                    let op = MetaOp::DeleteBlocks { ino, from, to, version, allocated_delta };
+                    mount.change(self.inode, op).map(|_| ())
+                }
+                _ => self.apply_cut(size, from, version, delta),
+            };
+            result.inspect_err(|_| self.inode.core.lock().allocated_delta += delta + removed)
+        });
+        if let Err(error) = result {
+            let stable = gains.give_back();
+            let mut core = self.inode.core.lock();
+            core.unstable_gain += gains.unstable() - stable;
+            core.allocated_delta += stable;
+            return Err(error);
+        }
         if let Some(from) = from {
             mount.array.floors.add(layout.object, from, BlockIndex::END, version);
         }
