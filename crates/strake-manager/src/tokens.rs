@@ -17,6 +17,7 @@
 //! waiting. `state` is a leaf: messages are sent and the metadata is called without it. A message
 //! that is overtaken is no fault (`strake-token`).
 
+mod alarm;
 mod departure;
 mod heat;
 mod pool;
@@ -71,6 +72,7 @@ struct State {
     leaving: BTreeSet<ClientId>,
     stopped: bool,
     pool: pool::PoolChanges,
+    alarm: alarm::Alarm,
 }
 
 /// Files that were taken from clients lately, and what waits.
@@ -88,6 +90,8 @@ pub struct HotTokens {
 pub struct TokenService {
     state: Mutex<State>,
     changed: Condvar,
+    /// Something is due earlier than the thread thinks, or it is to end.
+    earlier: Condvar,
     meta: Arc<dyn MetaPort>,
     clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -128,6 +132,7 @@ impl TokenService {
             leaving: BTreeSet::new(),
             stopped: false,
             pool: pool::PoolChanges::default(),
+            alarm: alarm::Alarm::default(),
         });
         let (changed, thread) = (Condvar::new(), Mutex::default());
         let (leaving, merging) = (Mutex::new(()), WatchedMutex::default());
@@ -135,6 +140,7 @@ impl TokenService {
         let service = Arc::new(TokenService {
             state,
             changed,
+            earlier: Condvar::new(),
             meta,
             clock,
             thread,
@@ -211,7 +217,9 @@ impl TokenService {
             state.ways.remove(&client);
             state.pool.forget(client);
             state.leaving.remove(&client);
-            state.authority.dead(client, now)
+            let effects = state.authority.dead(client, now);
+            self.wake_if_due(&mut state);
+            effects
         };
         self.perform(effects);
         self.tell_all(self.locks.gone(client));
@@ -267,6 +275,7 @@ impl TokenService {
         };
         drop(ways);
         self.changed.notify_all();
+        self.earlier.notify_all();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
@@ -299,7 +308,12 @@ impl TokenService {
             return replies(own);
         }
         let now = self.clock.monotonic();
-        let received = self.state.lock().authority.receive(client, term, message, now);
+        let received = {
+            let mut state = self.state.lock();
+            let received = state.authority.receive(client, term, message, now);
+            self.wake_if_due(&mut state);
+            received
+        };
         let own = match received {
             Ok(effects) => {
                 let is_own =
@@ -342,8 +356,16 @@ impl TokenService {
             }
             effects = more;
         }
-        // Something may be due earlier than the thread thinks.
+        // For those who wait until clients have reasserted or given up.
         self.changed.notify_all();
+    }
+
+    /// The authority has changed: its thread is woken if something is due before it looks again.
+    fn wake_if_due(&self, state: &mut State) {
+        let due = state.authority.due();
+        if state.alarm.rings(due) {
+            self.earlier.notify_all();
+        }
     }
 
     fn tell_all(&self, messages: Vec<(ClientId, Reply)>) {
@@ -366,7 +388,10 @@ impl TokenService {
             Ok(first) => {
                 let now = self.clock.monotonic();
                 let upto = GrantNumber(first.0 + count).max(upto);
-                self.state.lock().authority.reserved(first, upto, now)
+                let mut state = self.state.lock();
+                let effects = state.authority.reserved(first, upto, now);
+                self.wake_if_due(&mut state);
+                effects
             }
             Err(error) => {
                 error!(target: "tokens", "no grants can be reserved: {error}");
@@ -429,14 +454,19 @@ fn look(service: &Weak<TokenService>) {
     while let Some(service) = service.upgrade() {
         {
             let mut state = service.state.lock();
-            if state.stopped {
-                return;
-            }
-            let now = service.clock.monotonic();
-            let due = state.authority.due().map_or(LOOK, |due| due.saturating_sub(now));
-            service.changed.wait_for(&mut state, due.min(LOOK));
-            if state.stopped {
-                return;
+            let look = service.clock.monotonic() + LOOK;
+            loop {
+                if state.stopped {
+                    return;
+                }
+                let now = service.clock.monotonic();
+                let due = state.authority.due().map_or(look, |due| due.min(look));
+                if due <= now {
+                    break;
+                }
+                state.alarm.set(due);
+                service.earlier.wait_for(&mut state, due - now);
+                state.alarm.stop();
             }
         }
         service.tick();

@@ -370,3 +370,39 @@ fn mutated_answers_are_errors_or_answers_and_unasked_ones_are_dropped() {
     assert!(answered > 100 && refused > 100, "seed {seed}: {answered} and {refused}");
     assert_eq!(server.rejected(), 0, "what an answer says is no break of the protocol");
 }
+
+/// Takes messages, and answers none of them while `held`.
+#[derive(Default)]
+struct Taking {
+    held: Mutex<(bool, usize)>,
+    changed: Condvar,
+}
+
+impl BackHandler for Taking {
+    fn answer(&self, _message: &[u8]) -> Result<Vec<u8>> {
+        let mut held = self.held.lock();
+        held.1 += 1;
+        self.changed.notify_all();
+        self.changed.wait_while(&mut held, |held| held.0);
+        Ok(Vec::new())
+    }
+}
+
+#[test]
+fn a_message_that_needs_no_answer_is_not_waited_for_and_takes_room() {
+    let server = serve(&Arc::new(Reversing::default()), ServerOptions::new(1));
+    let taking = Arc::new(Taking::default());
+    taking.held.lock().0 = true;
+    let _connection = connect(&server, Arc::clone(&taking) as Arc<dyn BackHandler>);
+    let client = client(&server);
+    for _ in 0..BACK_REQUESTS_MAX {
+        client.tell(b"it", PATIENCE, &(), REASON).expect("none is answered");
+    }
+    let full = client.tell(b"it", SOON, &(), REASON).expect_err("no room");
+    assert_eq!(full.kind(), ErrorKind::TimedOut);
+    taking.held.lock().0 = false;
+    taking.changed.notify_all();
+    client.tell(b"it", PATIENCE, &(), REASON).expect("answers have made room");
+    let mut held = taking.held.lock();
+    taking.changed.wait_while(&mut held, |held| held.1 < BACK_REQUESTS_MAX + 1);
+}

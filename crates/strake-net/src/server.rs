@@ -9,7 +9,7 @@
 
 use crate::auth::{Agreed, Service, Terms};
 use crate::back::{self, BACK_CALLS};
-use crate::calls::{CallLimits, Calls};
+use crate::calls::{Call, CallLimits, Calls};
 use crate::credentials::{Credentials, ProvenPeer};
 use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use crate::handshake::{Refusal, Welcomed, receive_one};
@@ -162,6 +162,25 @@ impl ConnectedClient {
     ) -> Result<Vec<u8>> {
         let wait = waits.begin_wait(reason, &format!("client {}", self.id));
         let result = self.peer.ask(message, limit);
+        waits.end_wait(wait);
+        result
+    }
+
+    /// Tells the client something whose answer nobody waits for. Until that answer comes it takes
+    /// room among the requests in flight. Waits at most `limit` for each of: room, a turn to write.
+    /// The wait has the name `reason`.
+    ///
+    /// # Errors
+    /// `TimedOut`; `Unreachable` if the client is gone; `TooBig`.
+    pub fn tell(
+        &self,
+        message: &[u8],
+        limit: Duration,
+        waits: &dyn WaitNames,
+        reason: &'static str,
+    ) -> Result<()> {
+        let wait = waits.begin_wait(reason, &format!("client {}", self.id));
+        let result = self.peer.tell(message, limit);
         waits.end_wait(wait);
         result
     }
@@ -612,6 +631,19 @@ impl Peer {
     /// Sends a request to the client and waits for its answer.
     fn ask(&self, message: &[u8], limit: Duration) -> Result<Vec<u8>> {
         let call = self.back.begin(message.len(), limit)?;
+        self.send_back(&call, message, limit)?;
+        let reply = self.back.wait(&call, limit)?;
+        back::decode_reply(reply.kind, &reply.message)
+    }
+
+    /// Sends a request to the client whose answer nobody waits for.
+    fn tell(&self, message: &[u8], limit: Duration) -> Result<()> {
+        let call = self.back.begin(message.len(), limit)?;
+        self.back.forsake(&call);
+        self.send_back(&call, message, limit)
+    }
+
+    fn send_back(&self, call: &Call, message: &[u8], limit: Duration) -> Result<()> {
         let sent = match self.writer.try_lock_for(limit) {
             None => Err(Error::new(ErrorKind::TimedOut, "the client takes no requests")),
             Some(mut writer) => {
@@ -625,12 +657,7 @@ impl Peer {
                 sent
             }
         };
-        if let Err(error) = sent {
-            self.back.withdraw(&call);
-            return Err(error);
-        }
-        let reply = self.back.wait(&call, limit)?;
-        back::decode_reply(reply.kind, &reply.message)
+        sent.inspect_err(|_| self.back.withdraw(call))
     }
 
     /// Waits until the request may be in progress beside the others; false if the connection was

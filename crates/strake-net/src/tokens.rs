@@ -158,17 +158,28 @@ impl Handler for TokenHandler {
     }
 }
 
-/// The authority's way to a client: a thread that says one thing after the other.
+/// The authority's way to a client: a thread that says one thing after the other. Only what a
+/// client is to follow in order waits for its answer.
 struct RemoteClient {
-    outbox: Workers<Vec<u8>>,
+    outbox: Workers<ToSay>,
+}
+
+/// A message to a client, and whether the next one waits until the client has taken it.
+struct ToSay {
+    message: Vec<u8>,
+    in_order: bool,
 }
 
 impl RemoteClient {
     fn new(client: ConnectedClient, waits: Arc<dyn WaitNames>) -> RemoteClient {
         let limits = WorkerLimits { threads_max: 1, waiting_max: OUTBOX_MAX };
-        let outbox = Workers::new("token client", limits, move |message: Vec<u8>| {
+        let outbox = Workers::new("token client", limits, move |say: ToSay| {
+            let reason = "a client taking a token message";
             // A client that is not there is told again over its next connection.
-            let _ = client.call(&message, LIMIT, &*waits, "a client taking a token message");
+            let _ = match say.in_order {
+                true => client.call(&say.message, LIMIT, &*waits, reason).map(drop),
+                false => client.tell(&say.message, LIMIT, &*waits, reason),
+            };
         });
         RemoteClient { outbox }
     }
@@ -176,8 +187,13 @@ impl RemoteClient {
 
 impl ToClient for RemoteClient {
     fn send(&self, term: Term, message: Reply) {
+        // Tokens and locks expect that messages are overtaken.
+        let in_order = matches!(
+            message,
+            Reply::Unusable { .. } | Reply::Writable { .. } | Reply::Places { .. }
+        );
         if let Ok(message) = encode(&(term, message)) {
-            let _ = self.outbox.submit(message);
+            let _ = self.outbox.submit(ToSay { message, in_order });
         }
     }
 

@@ -28,10 +28,13 @@
 //! **Numbers** are drawn when a request is granted, thus after the revokes that it needed. They
 //! come from a range that the log has, so that no later leader draws them again.
 
+mod files;
+
 use crate::held::{Held, Limit, Mode, Want};
 use crate::message::{Granted, Reply, Request, RequestId, Term};
 use crate::ranges::{BlockRange, Ranges};
 use crate::rule::{Rule, obeys};
+use files::{Files, Holding, Revoke};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use strake_proto::{ClientId, GrantNumber, Ino};
@@ -74,28 +77,12 @@ pub enum Refusal {
     Conflict,
 }
 
-/// One client's holdings of one file.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Holding {
-    held: Held,
-    newest: GrantNumber,
-    /// When the newest was granted.
-    since: Duration,
-    revoke: Option<Revoke>,
-}
-
 /// What a client has reasserted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Grace {
     files: BTreeSet<Ino>,
     /// How many it has, once it has said so.
     count: Option<u64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Revoke {
-    limit: Limit,
-    sent: Duration,
 }
 
 /// A request that waits.
@@ -132,7 +119,7 @@ pub struct Authority {
     gone: BTreeSet<ClientId>,
     /// Clients that have not reasserted all; nothing is granted before they have.
     grace: BTreeMap<ClientId, Grace>,
-    files: BTreeMap<Ino, BTreeMap<ClientId, Holding>>,
+    files: Files,
     /// In the order in which they came.
     waiting: Vec<Waiting>,
     /// When the first revoke is due that was put off, so that its client keeps a new grant for a
@@ -155,7 +142,7 @@ impl Authority {
             grace: clients.iter().map(|client| (*client, Grace::default())).collect(),
             clients,
             gone: BTreeSet::new(),
-            files: BTreeMap::new(),
+            files: Files::default(),
             waiting: Vec::new(),
             put_off: None,
         }
@@ -192,8 +179,7 @@ impl Authority {
         self.gone.remove(&client);
         self.grace.remove(&client);
         self.waiting.retain(|waiting| waiting.client != client);
-        self.files.values_mut().for_each(|holdings| drop(holdings.remove(&client)));
-        self.files.retain(|_, holdings| !holdings.is_empty());
+        self.files.forget(client);
         self.settle(now)
     }
 
@@ -206,23 +192,20 @@ impl Authority {
 
     /// Whether no living client writes beside one that is gone.
     pub fn is_cleared(&self) -> bool {
-        self.files.iter().all(|(ino, holdings)| {
-            let living = |client: &ClientId| !self.gone.contains(client);
-            let writes = |(client, holding): (&ClientId, &Holding)| {
-                living(client) && holding.held.is_writing()
-            };
-            !self.is_in_repair(*ino) || !holdings.iter().any(writes)
-        })
+        self.living_writers_beside_gone().next().is_none()
+    }
+
+    /// Living clients that write a file beside clients that are gone.
+    fn living_writers_beside_gone(&self) -> impl Iterator<Item = (Ino, ClientId)> {
+        self.files
+            .writers()
+            .filter(|(ino, client)| !self.gone.contains(client) && self.is_in_repair(*ino))
     }
 
     /// Whether a client that is gone wrote this file beside others, or may have.
     fn is_in_repair(&self, ino: Ino) -> bool {
-        if self.gone.is_empty() {
-            return false;
-        }
-        let holdings = self.files.get(&ino);
         let writes = |client: &ClientId| {
-            let holding = holdings.and_then(|holdings| holdings.get(client));
+            let holding = self.files.get(ino, *client);
             self.grace.contains_key(client) || holding.is_some_and(|one| one.held.is_writing())
         };
         self.gone.iter().any(writes) && obeys(Rule::RepairIsAlone)
@@ -233,20 +216,9 @@ impl Authority {
         if self.gone.is_empty() {
             return Vec::new();
         }
-        let files: Vec<Ino> =
-            self.files.keys().copied().filter(|ino| self.is_in_repair(*ino)).collect();
-        let mut effects = Vec::new();
-        for ino in files {
-            let holdings = self.files.get(&ino).into_iter().flatten();
-            let living = holdings.filter(|(client, _)| !self.gone.contains(client));
-            let writing = living.filter(|(_, holding)| holding.held.is_writing());
-            let clients: Vec<ClientId> = writing.map(|(client, _)| *client).collect();
-            let all = Limit { inode: None, ranges: Vec::new() };
-            effects.extend(
-                clients.into_iter().filter_map(|one| self.revoke(ino, one, all.clone(), now)),
-            );
-        }
-        effects
+        let writers: Vec<(Ino, ClientId)> = self.living_writers_beside_gone().collect();
+        let all = || Limit { inode: None, ranges: Vec::new() };
+        writers.into_iter().filter_map(|(ino, one)| self.revoke(ino, one, all(), now)).collect()
     }
 
     /// Draws a number that is above all that were granted before, for changes that the leader makes
@@ -284,26 +256,16 @@ impl Authority {
         let mut effects = self.settle(now);
         // Also where the request that needed it is gone: the client may have given up by now, and
         // is granted nothing of the file before it has said so.
-        for (ino, holdings) in &mut self.files {
-            for (client, holding) in holdings {
-                let Some(revoke) = &mut holding.revoke else { continue };
-                if now >= revoke.sent + self.times.repeat {
-                    revoke.sent = now;
-                    let (ino, upto, limit) = (*ino, holding.newest, revoke.limit.clone());
-                    effects.push(Effect::Send(*client, Reply::Revoke { ino, upto, limit }));
-                }
-            }
+        let due = now.checked_sub(self.times.repeat).map(|time| self.files.sent_until(time));
+        for (ino, client) in due.into_iter().flatten() {
+            effects.extend(self.ask_again(ino, client, now));
         }
         effects
     }
 
     /// When [`Authority::tick`] is to be called next, if nothing else happens. It may be over.
     pub fn due(&self) -> Option<Duration> {
-        let revokes = self.files.values().flat_map(BTreeMap::values);
-        let repeated = revokes
-            .filter_map(|holding| holding.revoke.as_ref())
-            .map(|revoke| revoke.sent + self.times.repeat)
-            .min();
+        let repeated = self.files.first_sent().map(|sent| sent + self.times.repeat);
         [repeated, self.put_off].into_iter().flatten().min()
     }
 
@@ -390,8 +352,7 @@ impl Authority {
         upto: GrantNumber,
         keeps: Held,
     ) -> Result<bool, Refusal> {
-        let Some(holdings) = self.files.get_mut(&ino) else { return Ok(false) };
-        let Some(holding) = holdings.get_mut(&client) else { return Ok(false) };
+        let Some(holding) = self.files.get(ino, client) else { return Ok(false) };
         if upto < holding.newest && obeys(Rule::AnswersCoverTheNewestGrant) {
             // The client has not seen the newest grant when it said that.
             return Ok(false);
@@ -406,26 +367,23 @@ impl Authority {
         let answers =
             holding.revoke.as_ref().is_none_or(|revoke| keeps.limited(&revoke.limit) == keeps);
         let is_less = (holding.held.inode, &holding.held.ranges) != (keeps.inode, &keeps.ranges);
-        holding.held = keeps;
-        if answers {
-            holding.revoke = None;
-        }
-        if holding.held.is_empty() {
-            holdings.remove(&client);
-        }
-        if holdings.is_empty() {
-            self.files.remove(&ino);
-        }
+        self.files.change(ino, client, |holding| {
+            holding.held = keeps;
+            if answers {
+                holding.revoke = None;
+            }
+        });
         Ok(is_less && !answers)
     }
 
     /// Sends a revoke again that a client has just answered in part.
     fn ask_again(&mut self, ino: Ino, client: ClientId, now: Duration) -> Option<Effect> {
-        let holding = self.files.get_mut(&ino)?.get_mut(&client)?;
-        let revoke = holding.revoke.as_mut()?;
-        revoke.sent = now;
-        let (upto, limit) = (holding.newest, revoke.limit.clone());
-        Some(Effect::Send(client, Reply::Revoke { ino, upto, limit }))
+        self.files.change(ino, client, |holding| {
+            let revoke = holding.revoke.as_mut()?;
+            revoke.sent = now;
+            let (upto, limit) = (holding.newest, revoke.limit.clone());
+            Some(Effect::Send(client, Reply::Revoke { ino, upto, limit }))
+        })
     }
 
     fn reassert(
@@ -445,13 +403,16 @@ impl Authority {
         if held.is_empty() || !held.is_complete() || newest >= self.reserved {
             return Err(Refusal::Invalid);
         }
-        let others = self.files.get(&ino).into_iter().flatten();
-        let mut others = others.filter(|(other, _)| **other != client);
-        if others.any(|(_, holding)| holding.held.conflicts_with(&held)) {
+        let conflicts = self
+            .files
+            .of(ino)
+            .any(|(other, holding)| other != client && holding.held.conflicts_with(&held));
+        if conflicts {
             return Err(Refusal::Conflict);
         }
-        let holding = Holding { held, newest, ..Holding::default() };
-        self.files.entry(ino).or_default().insert(client, holding);
+        self.files.change(ino, client, |holding| {
+            *holding = Holding { held, newest, ..Holding::default() };
+        });
         if let Some(grace) = self.grace.get_mut(&client) {
             grace.files.insert(ino);
         }
@@ -537,7 +498,7 @@ impl Authority {
     fn owes_answer(&self, at: usize) -> bool {
         let this = &self.waiting[at];
         this.wants.iter().any(|want| {
-            let holding = self.files.get(&want.ino).and_then(|file| file.get(&this.client));
+            let holding = self.files.get(want.ino, this.client);
             holding.is_some_and(|holding| holding.revoke.is_some())
         })
     }
@@ -548,19 +509,18 @@ impl Authority {
         let mut needed = Vec::new();
         for want in &this.wants {
             let limit = want.limit();
-            let holdings = self.files.get(&want.ino).into_iter().flatten();
-            for (client, holding) in holdings {
+            for (client, holding) in self.files.of(want.ino) {
                 // What a client writes beside others it gives up before it gets another mode.
                 let leaves = holding.held.is_writing()
                     && want.inode.is_some_and(|mode| mode != Mode::Writing)
                     && obeys(Rule::WritersLeaveFirst);
-                let limit = match *client == this.client {
+                let limit = match client == this.client {
                     true if leaves => Limit { inode: None, ranges: Vec::new() },
                     true => continue,
                     false => limit.clone(),
                 };
                 if holding.held.limited(&limit) != holding.held {
-                    needed.push((want.ino, *client, limit));
+                    needed.push((want.ino, client, limit));
                 }
             }
         }
@@ -574,25 +534,28 @@ impl Authority {
         limit: Limit,
         now: Duration,
     ) -> Option<Effect> {
-        let holding = self.files.get_mut(&ino)?.get_mut(&client)?;
-        match &mut holding.revoke {
-            Some(revoke) => {
-                let before = revoke.limit.clone();
-                revoke.limit.and(limit);
-                if revoke.limit == before {
+        let (times, put_off) = (self.times, &mut self.put_off);
+        self.files.get(ino, client)?;
+        self.files.change(ino, client, |holding| {
+            match &mut holding.revoke {
+                Some(revoke) => {
+                    let before = revoke.limit.clone();
+                    revoke.limit.and(limit);
+                    if revoke.limit == before {
+                        return None;
+                    }
+                    revoke.sent = now;
+                }
+                None if now < holding.since + times.hold_min => {
+                    let due = holding.since + times.hold_min;
+                    *put_off = Some(put_off.map_or(due, |other| other.min(due)));
                     return None;
                 }
-                revoke.sent = now;
+                None => holding.revoke = Some(Revoke { limit, sent: now }),
             }
-            None if now < holding.since + self.times.hold_min => {
-                let due = holding.since + self.times.hold_min;
-                self.put_off = Some(self.put_off.map_or(due, |other| other.min(due)));
-                return None;
-            }
-            None => holding.revoke = Some(Revoke { limit, sent: now }),
-        }
-        let limit = holding.revoke.as_ref().map(|revoke| revoke.limit.clone())?;
-        Some(Effect::Send(client, Reply::Revoke { ino, upto: holding.newest, limit }))
+            let limit = holding.revoke.as_ref().map(|revoke| revoke.limit.clone())?;
+            Some(Effect::Send(client, Reply::Revoke { ino, upto: holding.newest, limit }))
+        })
     }
 
     fn grant(&mut self, waiting: Waiting, now: Duration) -> Effect {
@@ -618,23 +581,24 @@ impl Authority {
             let room = self.room(client, want.ino, wanted.required, wanted.desired, wanted.mode);
             (room, wanted.mode)
         });
-        let holding = self.files.entry(want.ino).or_default().entry(client).or_default();
-        holding.held.inode = mode;
-        holding.held.open |= want.open;
-        if let Some((range, mode)) = range {
-            holding.held.ranges.raise(range, mode);
-        }
-        holding.newest = number;
-        holding.since = now;
-        Granted { ino: want.ino, held: holding.held.clone(), number }
+        self.files.change(want.ino, client, |holding| {
+            holding.held.inode = mode;
+            holding.held.open |= want.open;
+            if let Some((range, mode)) = range {
+                holding.held.ranges.raise(range, mode);
+            }
+            holding.newest = number;
+            holding.since = now;
+            Granted { ino: want.ino, held: holding.held.clone(), number }
+        })
     }
 
     /// The mode of the inode token that a client has after its request is granted.
     fn mode_for(&self, client: ClientId, want: &Want) -> Option<Mode> {
         let own = self.held(client, want.ino).inode;
-        let mut others = self.files.get(&want.ino).into_iter().flatten();
+        let mut others = self.files.of(want.ino);
         let is_alone =
-            !others.any(|(other, holding)| *other != client && holding.held.inode.is_some());
+            !others.any(|(other, holding)| other != client && holding.held.inode.is_some());
         match (own, want.inode) {
             (None, Some(Mode::Writing)) if is_alone => Some(Mode::Exclusive),
             (Some(own), Some(wanted)) => Some(own.join(wanted)),
@@ -652,8 +616,8 @@ impl Authority {
         mode: Mode,
     ) -> BlockRange {
         let mut room = desired;
-        for (other, holding) in self.files.get(&ino).into_iter().flatten() {
-            if *other != client {
+        for (other, holding) in self.files.of(ino) {
+            if other != client {
                 room = holding.held.ranges.room(required, room, mode);
             }
         }
@@ -673,32 +637,32 @@ impl Authority {
 
     /// What a client holds of a file, as the table says.
     pub fn held(&self, client: ClientId, ino: Ino) -> Held {
-        let holding = self.files.get(&ino).and_then(|file| file.get(&client));
+        let holding = self.files.get(ino, client);
         holding.map(|holding| holding.held.clone()).unwrap_or_default()
     }
 
     /// Whether one of these clients holds a file exclusively.
     pub fn is_exclusive_of(&self, ino: Ino, clients: &BTreeSet<ClientId>) -> bool {
-        let mut holdings = self.files.get(&ino).into_iter().flatten();
+        let mut holdings = self.files.of(ino);
         holdings.any(|(client, holding)| {
-            clients.contains(client) && holding.held.inode == Some(Mode::Exclusive)
+            clients.contains(&client) && holding.held.inode == Some(Mode::Exclusive)
         })
     }
 
     /// Whether one of these clients may have changed a file: it holds it exclusively, or writes it
     /// beside others.
     pub fn may_have_changed(&self, ino: Ino, clients: &BTreeSet<ClientId>) -> bool {
-        let mut holdings = self.files.get(&ino).into_iter().flatten();
+        let mut holdings = self.files.of(ino);
         holdings.any(|(client, holding)| {
             let changes = [Some(Mode::Exclusive), Some(Mode::Writing)];
-            clients.contains(client) && changes.contains(&holding.held.inode)
+            clients.contains(&client) && changes.contains(&holding.held.inode)
         })
     }
 
     /// The tokens that each client holds of a file.
     pub fn holders(&self, ino: Ino) -> Vec<(ClientId, Held)> {
-        let holdings = self.files.get(&ino).into_iter().flatten();
-        holdings.map(|(client, holding)| (*client, holding.held.clone())).collect()
+        let holdings = self.files.of(ino);
+        holdings.map(|(client, holding)| (client, holding.held.clone())).collect()
     }
 
     /// The number of files of which some client holds something.
@@ -708,8 +672,8 @@ impl Authority {
 
     /// The clients that use a file.
     pub fn openers(&self, ino: Ino) -> Vec<ClientId> {
-        let holdings = self.files.get(&ino).into_iter().flatten();
-        holdings.filter(|(_, holding)| holding.held.open).map(|(client, _)| *client).collect()
+        let holdings = self.files.of(ino);
+        holdings.filter(|(_, holding)| holding.held.open).map(|(client, _)| client).collect()
     }
 
     /// All requests that wait, in order, and the clients that they wait for.
@@ -724,8 +688,7 @@ impl Authority {
 
     /// Whether no request waits, and no revoke is out.
     pub fn is_idle(&self) -> bool {
-        let mut holdings = self.files.values().flat_map(BTreeMap::values);
-        self.waiting.is_empty() && holdings.all(|holding| holding.revoke.is_none())
+        self.waiting.is_empty() && self.files.first_sent().is_none()
     }
 
     /// How many requests it has granted.
@@ -747,8 +710,7 @@ impl Authority {
         assert!(self.next <= self.reserved, "only reserved numbers are drawn");
         assert!(self.grace.keys().all(|one| self.clients.contains(one)), "grace is for clients");
         assert!(self.gone.is_subset(&self.clients), "who is dead is forgotten");
-        for (ino, holdings) in &self.files {
-            assert!(!holdings.is_empty(), "a file without holders is not kept");
+        self.files.check(|ino, holdings| {
             for (client, holding) in holdings {
                 assert!(self.clients.contains(client), "inode {ino}: client {client} is gone");
                 assert!(holding.held.is_complete(), "inode {ino}: ranges without the inode");
@@ -759,7 +721,7 @@ impl Authority {
                     assert!(!conflict, "inode {ino}: clients {client} and {other} conflict");
                 }
             }
-        }
+        });
         for waiting in &self.waiting {
             assert!(self.clients.contains(&waiting.client), "only clients wait");
         }

@@ -47,7 +47,7 @@ fn ask(
 }
 
 fn give_up(authority: &mut Authority, client: u64, keeps: Held, now: Duration) -> Vec<Effect> {
-    let upto = authority.files[&FILE][&ClientId(client)].newest;
+    let upto = authority.files.get(FILE, ClientId(client)).expect("held").newest;
     let answer = Request::GivenUp { ino: FILE, upto, keeps };
     let effects = authority.receive(ClientId(client), Term(1), answer, now).expect("it is sound");
     authority.check();
@@ -218,4 +218,34 @@ fn a_holder_does_not_pass_those_who_wait_for_the_same_file() {
     assert_eq!(ask(&mut authority, 1, 2, inode(Mode::Exclusive), at(2)), []);
     assert_eq!(of(&authority.tick(at(20))), (vec![], vec![1]));
     assert_eq!(of(&give_up(&mut authority, 1, Held::default(), at(21))).0, [2]);
+}
+
+/// Revokes that are out are sent again by the time at which they were sent, each by itself.
+#[test]
+fn revokes_are_repeated_each_in_its_time_and_forgotten_with_their_client() {
+    let mut authority = authority();
+    let file = |ino: u64| vec![Want { ino: Ino(ino), ..inode(Mode::Exclusive)[0].clone() }];
+    for ino in 1..=50 {
+        ask(&mut authority, 1, ino, file(ino), at(0));
+    }
+    assert_eq!(authority.due(), None, "files that nobody wants are not looked at");
+    ask(&mut authority, 2, 1, file(1), at(20));
+    ask(&mut authority, 2, 2, file(2), at(50));
+    ask(&mut authority, 3, 1, file(3), at(60));
+    assert_eq!(authority.due(), Some(at(120)));
+    let revoked = |effects: &[Effect]| {
+        let of = |effect: &Effect| match effect {
+            Effect::Send(_, Reply::Revoke { ino, .. }) => Some(ino.0),
+            _ => None,
+        };
+        effects.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(revoked(&authority.tick(at(120))), [1]);
+    assert_eq!(authority.due(), Some(at(150)));
+    assert_eq!(revoked(&authority.tick(at(170))), [2, 3]);
+    authority.check();
+    assert!(!authority.is_idle());
+    authority.dead(ClientId(1), at(180));
+    authority.check();
+    assert_eq!((authority.due(), authority.is_idle(), authority.files()), (None, true, 3));
 }

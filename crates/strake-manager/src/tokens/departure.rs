@@ -69,6 +69,7 @@ impl TokenService {
             }
         }
         let effects = state.authority.fenced(clients, self.clock.monotonic());
+        self.wake_if_due(&mut state);
         drop(state);
         self.perform(effects);
         self.changed.notify_all();
