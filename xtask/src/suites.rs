@@ -152,7 +152,11 @@ const SUITES: &[Suite] = &[
         run: postgres::run,
     },
     Suite { name: "diag", about: "what is recorded of real programs", run: diag::run },
-    Suite { name: "metrics", about: "what Prometheus gets, and strake stat", run: metrics::run },
+    Suite {
+        name: "metrics",
+        about: "what Prometheus gets, strake stat and strake top",
+        run: metrics::run,
+    },
     Suite { name: "slow", about: "problems that are staged, and named", run: slow::run },
     Suite {
         name: "slow-nodes",

@@ -7,6 +7,7 @@
 
 #![warn(missing_docs)]
 
+pub mod activity;
 mod chrome;
 pub mod disk_times;
 mod format;
@@ -28,6 +29,7 @@ pub mod trace;
 pub mod trace_report;
 pub mod waiters;
 
+pub use activity::{Activity, DiskActivity, LinkActivity, UserActivity};
 pub use chrome::write_chrome_trace;
 pub use disk_times::{DiskTimes, DiskWork, MeasuredDisk};
 pub use iohist::{BufferType, IoDirection, IoHistory, IoRecord, IoSide, print_io_history};

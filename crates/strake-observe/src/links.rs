@@ -4,8 +4,23 @@
 use crate::slow::time;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::time::Duration;
 use strake_env::links::PeerView;
 use strake_proto::ByteCount;
+
+/// The network loses packets if so many were sent again,
+const AGAIN_MIN: u64 = 20;
+/// and one in so many of all.
+const AGAIN_PARTS: u64 = 50;
+/// The network is slow if no ping came back sooner.
+const TRIP_EXPECTED: Duration = Duration::from_millis(10);
+/// And if so many came back.
+const TRIPS_MIN: u64 = 3;
+
+/// True if so many packets were sent again that the network must lose some.
+pub(crate) fn is_many(again: u64, packets: u64) -> bool {
+    again >= AGAIN_MIN && again * AGAIN_PARTS >= packets
+}
 
 /// How the network to one node is. Times are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,6 +149,18 @@ impl LinkSums {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         };
+    }
+
+    /// True if packets are lost on the way there, or on the way back.
+    pub fn is_lossy(&self) -> bool {
+        is_many(self.packets_again, self.packets)
+            || is_many(self.their_packets_again, self.their_packets)
+    }
+
+    /// True if no ping came back soon.
+    pub fn is_slow(&self) -> bool {
+        let expected = TRIP_EXPECTED.as_nanos();
+        self.answered >= TRIPS_MIN && self.quickest_ns.is_some_and(|it| u128::from(it) >= expected)
     }
 
     /// The mean round trip.

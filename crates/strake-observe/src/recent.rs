@@ -215,6 +215,12 @@ impl Recent {
         window
     }
 
+    /// Shows `take` the intervals that ended in the last `since`, the oldest first.
+    pub fn each(&self, since: Duration, now: Duration, take: &mut dyn FnMut(&Interval)) {
+        let (state, from) = (self.state.lock(), now.saturating_sub(since));
+        state.intervals.iter().filter(|it| it.ended > from).for_each(take);
+    }
+
     /// The last interval.
     pub fn last(&self) -> Option<Interval> {
         self.state.lock().intervals.back().cloned()

@@ -5,6 +5,7 @@
 //! Each thread adds to one of a few tables, so threads seldom meet. A table has room for
 //! [`KEYS_MAX`] processes and files; what comes when it is full counts for nobody in particular.
 
+use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -88,7 +89,7 @@ impl Request<'_> {
 }
 
 /// A number of requests, their time and their bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// How many.
     pub count: u64,
@@ -99,7 +100,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, count: u64, nanos: u64, bytes: u64) {
+    pub(crate) fn add(&mut self, count: u64, nanos: u64, bytes: u64) {
         self.count += count;
         self.nanos += nanos;
         self.bytes += bytes;

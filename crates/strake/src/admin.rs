@@ -28,6 +28,11 @@ pub(crate) enum Request {
     Health,
     /// Report sums since the start, of which `strake stat` makes rates.
     Totals,
+    /// Report what the last seconds were spent on: `strake top` shows it.
+    Activity {
+        /// How far back.
+        since: Duration,
+    },
     /// Make everything durable.
     Sync,
     /// Verify everything. One who closes the connection, or its own end of it (`shutdown`), has the

@@ -20,6 +20,7 @@ pub(crate) mod mount;
 pub(crate) mod node;
 pub(crate) mod plan;
 pub(crate) mod stat;
+pub(crate) mod top;
 pub(crate) mod up;
 
 use std::process::ExitCode;

@@ -43,6 +43,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
   strake up --data /srv/strake --mount /mnt/strake      from nothing to a mounted file system
   strake fs show                                        the attributes of the file system
   strake health                                         how each component is
+  strake top                                            what happens, in the terminal
   strake diag explain slow                              why it is slow, in words
   strake down --data /srv/strake                        flush, unmount, and end the daemon
   strake cluster create demo --dir /srv/strake --address 10.0.0.1     several machines
@@ -76,6 +77,7 @@ enum Command {
     Mon(commands::mon::MonArgs),
     Health(commands::health::HealthArgs),
     Stat(commands::stat::StatArgs),
+    Top(commands::top::TopArgs),
     /// Measure what a directory, a network or a disk can do.
     #[command(subcommand)]
     Bench(strake_bench::Bench),
@@ -126,6 +128,7 @@ fn run(command: Command) -> ExitCode {
         Command::Mon(args) => output::finish(commands::mon::run(&args)),
         Command::Health(args) => commands::health::run(&args),
         Command::Stat(args) => output::finish(commands::stat::run(&args)),
+        Command::Top(args) => output::finish(commands::top::run(&args)),
         Command::Config(command) => output::finish(commands::config::run(&command)),
         Command::Bench(bench) => commands::bench::run(&bench),
         Command::Plan(args) => commands::plan::run(args),

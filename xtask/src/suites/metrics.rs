@@ -1,5 +1,6 @@
 //! What Prometheus gets: over HTTP, read by a parser in Python that shares nothing with the writer,
-//! and compared with what `strake diag stats` and `strake disk list` say. Also `strake stat`.
+//! and compared with what `strake diag stats` and `strake disk list` say. Also `strake stat`, and
+//! `strake top` on a real pseudo-terminal.
 
 use super::checks::Checks;
 use super::command;
@@ -99,8 +100,68 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     });
     checks.record("diag metrics prints them", said);
     checks.record("stat shows what dd does", stat(&mounted));
+    checks.record("top shows disks on a terminal, and restores it", top(session, &mounted));
     mounted.finish(checks);
     Ok(())
+}
+
+/// Runs `strake top` on a pseudo-terminal, and looks at what it draws and leaves behind.
+const TOP: &str = r"
+import fcntl, os, re, select, struct, subprocess, sys, termios, time
+screen, own = os.openpty()
+fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack('HHHH', 30, 120, 0, 0))
+before, drawn = termios.tcgetattr(own), b''
+top = subprocess.Popen(sys.argv[1:], stdin=own, stdout=own, stderr=own)
+def until(*words):
+    global drawn
+    end = time.monotonic() + 40
+    # Only what changes is drawn, so orders for the terminal stand between words.
+    def seen():
+        text = drawn.decode(errors='replace')
+        return text + re.sub(r'\x1b\[[0-9;?]*[A-Za-z]', ' ', text)
+    while not all(word in seen() for word in words):
+        assert time.monotonic() < end and top.poll() is None, (words, drawn[-3000:])
+        if select.select([screen], [], [], 1)[0]:
+            drawn += os.read(screen, 65536)
+def press(keys):
+    global drawn
+    drawn = b''
+    os.write(screen, keys)
+until('\x1b[?1049h', 'programs', '1 now', '2 disks')
+assert termios.tcgetattr(own) != before, 'the terminal is raw meanwhile'
+press(b'2')
+until('nsd1', 'nsd4', 'ms sync', 'where')
+press(b'\r')
+until('failure group', 'metadata')
+press(b'\x1b')
+until('sync/s')
+press(b's')
+until('programs made')
+press(b'q')
+assert top.wait(40) == 0, top.returncode
+assert b'\x1b[?1049l' in os.read(screen, 65536)
+assert termios.tcgetattr(own) == before, 'the terminal is as it was'
+";
+
+fn top(session: &Session, mounted: &Mounted<'_>) -> Result<(), String> {
+    let strake = mounted.command("top");
+    let mut python = mounted.outside("/usr/bin/python3");
+    python.args(["-c", TOP]).arg(strake.get_program()).args(strake.get_args());
+    python.env("TERM", "xterm-256color");
+    mounted.program("top on a terminal", SECONDS_MAX, &mut python)?;
+    let log = session.log("metrics", "top without a terminal");
+    let limit = Duration::from_secs(SECONDS_MAX);
+    let ended = command::run(&mut mounted.command("top"), &log, limit)?;
+    if ended.status.code() != Some(2) || !ended.output().contains("no terminal") {
+        return Err(ended.complaint("not exit code 2 without a terminal"));
+    }
+    let text = mounted.say("top --once 1")?;
+    let pages = ["now", "disks", "nodes", "files", "clients", "waits"];
+    let lines: Vec<&str> = text.lines().collect();
+    match pages.iter().all(|page| lines.contains(page)) && text.contains("nsd4  up") {
+        true => Ok(()),
+        false => Err(format!("top --once says\n{text}")),
+    }
 }
 
 /// What `strake stat` must say of `dd`, which writes a MiB and syncs it, again and again.

@@ -2,7 +2,7 @@
 //! take files from each other.
 
 use super::{BLAME_MIN, Blame, Case, nanos, time};
-use crate::links::LinkSums;
+use crate::links::{LinkSums, is_many};
 use crate::requests::{Account, RequestKind};
 use crate::slow::Place::{Disks, Metadata, Nodes, Others, PagePool, SameFile};
 use crate::slow_report::Finding;
@@ -10,14 +10,6 @@ use crate::tokens::list;
 use crate::waiters::WaiterSnapshot;
 use std::time::Duration;
 
-/// The network loses packets if so many were sent again,
-const AGAIN_MIN: u64 = 20;
-/// and one in so many of all.
-const AGAIN_PARTS: u64 = 50;
-/// The network is slow if no ping came back sooner.
-const TRIP_EXPECTED: Duration = Duration::from_millis(10);
-/// And if so many came back.
-const TRIPS_MIN: u64 = 3;
 /// At most that many files or nodes are named.
 const NAMED_MAX: usize = 3;
 /// A request that waits longer is held up.
@@ -26,28 +18,14 @@ const HELD_MIN: Duration = Duration::from_secs(2);
 /// The time spent on calls to other nodes, and the requests that wait for these.
 const REMOTE: [super::Place; 6] = [Disks, Metadata, Nodes, PagePool, SameFile, Others];
 
-fn is_many(again: u64, packets: u64) -> bool {
-    again >= AGAIN_MIN && again * AGAIN_PARTS >= packets
-}
-
-/// Packets are lost on the way there, or on the way back.
-fn loses(sums: &LinkSums) -> bool {
-    is_many(sums.packets_again, sums.packets)
-        || is_many(sums.their_packets_again, sums.their_packets)
-}
-
-fn is_slow(sums: &LinkSums) -> bool {
-    sums.answered >= TRIPS_MIN && sums.quickest_ns.is_some_and(|it| it >= nanos(TRIP_EXPECTED))
-}
-
 impl Case<'_> {
     /// Calls over the network wait for packets that are lost, or for their round trips.
     pub(super) fn network(&self, blame: &mut Blame) -> Option<Finding> {
         let of = |bad: fn(&LinkSums) -> bool| {
             self.window.links.iter().filter(move |(_, sums)| bad(sums)).take(NAMED_MAX)
         };
-        let lossy: Vec<_> = of(loses).collect();
-        let slow: Vec<_> = of(is_slow).filter(|(_, sums)| !loses(sums)).collect();
+        let lossy: Vec<_> = of(LinkSums::is_lossy).collect();
+        let slow: Vec<_> = of(LinkSums::is_slow).filter(|(_, sums)| !sums.is_lossy()).collect();
         let limit = if lossy.is_empty() {
             // Each call to an NSD and each request about names takes a round trip.
             let calls: u64 = self.window.disks.values().map(|sums| sums.count).sum();

@@ -4,7 +4,7 @@ pub(crate) mod explain;
 mod file;
 mod network;
 mod picture;
-mod slow;
+pub(crate) mod slow;
 mod tokens;
 mod trace;
 

@@ -36,29 +36,29 @@ pub(crate) struct StatArgs {
 /// What happened in an interval, for each second of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Line {
-    busy_percent: f64,
-    own_percent: f64,
-    received: f64,
-    sent: f64,
-    read_bytes: f64,
-    written_bytes: f64,
-    reads: f64,
-    writes: f64,
-    syncs: f64,
-    names: f64,
-    calls: f64,
-    call_ms: f64,
-    disk_read_bytes: f64,
-    disk_written_bytes: f64,
-    disk_ios: f64,
-    disk_ms: f64,
-    dirty_bytes: u64,
-    waits: u64,
+pub(super) struct Line {
+    pub(super) busy_percent: f64,
+    pub(super) own_percent: f64,
+    pub(super) received: f64,
+    pub(super) sent: f64,
+    pub(super) read_bytes: f64,
+    pub(super) written_bytes: f64,
+    pub(super) reads: f64,
+    pub(super) writes: f64,
+    pub(super) syncs: f64,
+    pub(super) names: f64,
+    pub(super) calls: f64,
+    pub(super) call_ms: f64,
+    pub(super) disk_read_bytes: f64,
+    pub(super) disk_written_bytes: f64,
+    pub(super) disk_ios: f64,
+    pub(super) disk_ms: f64,
+    pub(super) dirty_bytes: u64,
+    pub(super) waits: u64,
 }
 
 impl Line {
-    fn between(before: &Totals, now: &Totals) -> Line {
+    pub(super) fn between(before: &Totals, now: &Totals) -> Line {
         let seconds = now.at_ns.saturating_sub(before.at_ns).max(1) as f64 / 1e9;
         let rate =
             |of: &dyn Fn(&Totals) -> u64| of(now).saturating_sub(of(before)) as f64 / seconds;
@@ -122,7 +122,7 @@ busy  own|  recv   send|  read   writ   rd/s   wr/s sync/s name/s|call/s     ms|
 writ   io/s     ms| dirty waits";
 
 /// A size in at most five characters.
-fn short(bytes: f64) -> String {
+pub(super) fn short(bytes: f64) -> String {
     let mut value = bytes;
     for unit in ["", "K", "M", "G"] {
         if value < 1000.0 {
@@ -134,7 +134,8 @@ fn short(bytes: f64) -> String {
     format!("{value:.0}T")
 }
 
-fn count(rate: f64) -> String {
+/// A rate in few characters.
+pub(super) fn count(rate: f64) -> String {
     match rate {
         0.0 => "0".to_owned(),
         _ if rate < 10.0 => format!("{rate:.1}"),
@@ -142,7 +143,8 @@ fn count(rate: f64) -> String {
     }
 }
 
-fn millis(ms: f64) -> String {
+/// Milliseconds in few characters.
+pub(super) fn millis(ms: f64) -> String {
     match ms {
         0.0 => "0".to_owned(),
         _ if ms < 10.0 => format!("{ms:.2}"),

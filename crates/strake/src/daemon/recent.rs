@@ -12,7 +12,7 @@ use strake_env::process::{MachineTimes, machine_times};
 use strake_env::{Clock, RealClock};
 use strake_observe::recent::{Filter, INTERVAL, PoolSample, ProcessorSample, Sample};
 use strake_observe::slow::{self, Facts};
-use strake_observe::{DiskWork, Recent, SlowReport};
+use strake_observe::{Activity, DiskWork, Recent, SlowReport};
 use strake_proto::NsdId;
 
 /// Records until the daemon ends.
@@ -102,6 +102,13 @@ impl Daemon {
         let long = u64::try_from(SILENT_MIN.as_nanos()).unwrap_or(u64::MAX);
         let silent = peers.filter(|peer| peer.connections > 0 && peer.silence_ns >= long);
         silent.map(|peer| (peer.name, peer.silence_ns)).collect()
+    }
+
+    /// What the last `since` was spent on.
+    pub(super) fn activity(&self, since: Duration) -> Activity {
+        self.record_now();
+        let name = |process| self.observe.requests.name(process);
+        Activity::of(self.recent(), since, RealClock.monotonic(), &name)
     }
 
     /// What took the time of the last `since`.

@@ -213,6 +213,7 @@ impl Daemon {
         match request {
             Request::Status => encode(&self.status()?),
             Request::Totals => encode(&self.totals()),
+            Request::Activity { since } => encode(&self.activity(*since)),
             Request::Health => encode(&self.health()?),
             Request::Show => encode(&self.show()?),
             Request::Sync => Ok(json!({ "flushedBytes": self.vfs.sync()? })),

@@ -134,7 +134,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<()> {
 }
 
 /// The locks of programs on a file, as `/proc/locks` has them.
-fn locks_of(path: &Path, inode: u64) -> Result<Vec<String>> {
+pub(crate) fn locks_of(path: &Path, inode: u64) -> Result<Vec<String>> {
     use std::os::unix::fs::MetadataExt;
     let device = std::fs::symlink_metadata(path)?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -161,7 +161,11 @@ fn bytes(count: u64) -> String {
     format!("{count} bytes ({})", ByteCount(count))
 }
 
-fn print(out: &mut String, path: &str, it: &Explained) -> std::fmt::Result {
+/// Prints what is known of a file, for people.
+///
+/// # Errors
+/// None: a string takes all.
+pub(crate) fn print(out: &mut String, path: &str, it: &Explained) -> std::fmt::Result {
     writeln!(out, "{path}: {}, inode {}", it.file_type, it.inode)?;
     writeln!(out, "size        {}", bytes(it.size_bytes))?;
     writeln!(out, "on disks    {}, without parity", bytes(it.allocated_bytes))?;

@@ -9,7 +9,6 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use strake_observe::recent::{Filter, KEPT};
-use strake_observe::slow_report::Who;
 use strake_observe::{SlowReport, print_slow_report};
 use strake_proto::{Error, ErrorKind, Result};
 
@@ -52,10 +51,7 @@ pub(super) fn run(args: &SlowArgs) -> Result<()> {
     let filter = Filter { process: args.pid, inode };
     let request = Request::ExplainSlow { since: args.since, filter };
     let mut report: SlowReport = admin::ask(&dir, &request)?;
-    let mount = dir.read_config()?.mount;
-    for who in report.findings.iter_mut().filter_map(|finding| finding.who.as_mut()) {
-        who.file = open_file(who, &mount);
-    }
+    name_files(&mut report, &dir.read_config()?.mount);
     if args.target.json {
         return output::print_json(&report);
     }
@@ -66,11 +62,18 @@ pub(super) fn run(args: &SlowArgs) -> Result<()> {
     Ok(())
 }
 
-/// The path under which a process has its file open, if it still has. Nothing is asked of the file
+/// Adds the paths of files that are open.
+pub(crate) fn name_files(report: &mut SlowReport, mount: &Path) {
+    for who in report.findings.iter_mut().filter_map(|finding| finding.who.as_mut()) {
+        who.file = open_file(who.process, who.inode, mount);
+    }
+}
+
+/// The path under which a process has a file open, if it still has. Nothing is asked of the file
 /// system for this, which may be slow.
-fn open_file(who: &Who, mount: &Path) -> Option<String> {
-    let of = PathBuf::from(format!("/proc/{}", who.process));
-    let wanted = format!("ino:\t{}", who.inode);
+pub(crate) fn open_file(process: u32, inode: u64, mount: &Path) -> Option<String> {
+    let of = PathBuf::from(format!("/proc/{process}"));
+    let wanted = format!("ino:\t{inode}");
     let entries = std::fs::read_dir(of.join("fdinfo")).ok()?;
     let files = entries.filter_map(|entry| {
         let number = entry.ok()?.file_name();
