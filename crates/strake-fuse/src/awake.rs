@@ -43,7 +43,7 @@ pub enum StayAwake {
 
 impl StayAwake {
     /// True if the processors of this machine are to stay awake.
-    pub(crate) fn is_wanted(self) -> bool {
+    pub fn is_wanted(self) -> bool {
         let reads = |path: &str, text: &str| {
             std::fs::read_to_string(path).is_ok_and(|found| found.trim() == text)
         };

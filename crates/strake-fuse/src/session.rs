@@ -87,6 +87,7 @@ pub struct FuseMount {
     mode: Arc<ModeWatch>,
     threads: Grown,
     notifier: Arc<Notifier>,
+    has_rings: bool,
     mode_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -123,7 +124,8 @@ impl FuseMount {
         let device = mountinfo::at(&path)?.ok_or_else(unlisted)?.device;
         let mode = Arc::new(ModeWatch::new(Arc::clone(&vfs), device.clone())?);
         mode.look();
-        let (threads, server) = start(vfs, observe, connection, options, Arc::clone(&mode))?;
+        let started = start(vfs, observe, connection, options, Arc::clone(&mode))?;
+        let (threads, server, has_rings) = started;
         // The answer to INIT sets the read-ahead back to the kernel's 128 KiB, so it comes first.
         connection::raise_read_ahead(&device, READ_AHEAD_KIB);
         let (watch, notifier) = (Arc::clone(&mode), Arc::clone(&server.notifier));
@@ -135,7 +137,12 @@ impl FuseMount {
             }
         })?;
         let mode_thread = Mutex::new(Some(mode_thread));
-        Ok(FuseMount { path, mode, threads, notifier, mode_thread })
+        Ok(FuseMount { path, mode, threads, notifier, has_rings, mode_thread })
+    }
+
+    /// Whether requests come through io_uring.
+    pub fn has_rings(&self) -> bool {
+        self.has_rings
     }
 
     /// The mount point.
@@ -191,7 +198,7 @@ fn start(
     connection: OwnedFd,
     options: &MountOptions,
     mode: Arc<ModeWatch>,
-) -> Result<(Grown, Arc<Server>)> {
+) -> Result<(Grown, Arc<Server>, bool)> {
     let count = options.threads.max(1);
     // The rings are made before INIT is answered. Once the answer offers rings, the kernel waits
     // for them.
@@ -217,7 +224,8 @@ fn start(
     let server = Arc::new(Server::new(adapter, notifier, mode, &observe));
     let mut threads = Vec::new();
     // With rings only few requests come through `/dev/fuse`.
-    let readers = if entries.is_empty() { count } else { 1 };
+    let has_rings = !entries.is_empty();
+    let readers = if has_rings { 1 } else { count };
     for entry in entries {
         let (server, descriptor) = (Arc::clone(&server), connection::duplicate(&connection)?);
         let thread =
@@ -236,7 +244,7 @@ fn start(
     let grown = Grown::default();
     threads.push(start_watch(&server, connection, readers, &grown)?);
     grown.lock().append(&mut threads);
-    Ok((grown, server))
+    Ok((grown, server, has_rings))
 }
 
 /// What this side offers the kernel.

@@ -24,6 +24,8 @@ pub(crate) enum Request {
     Status,
     /// Report configuration, space and disks: everything that `fs`, `nsd` and `disk` list.
     Show,
+    /// Report the settings in force, and from what each is derived.
+    Settings,
     /// Report how each component is.
     Health,
     /// Report sums since the start, of which `strake stat` makes rates.

@@ -352,11 +352,18 @@ pub(crate) fn page_pool_bytes(config: &NodeConfig) -> Result<u64> {
     if let Some(bytes) = config.settings.number("pagepool") {
         return Ok(bytes);
     }
+    Ok(memory_bytes()? / 4)
+}
+
+/// Bytes of the machine's memory.
+///
+/// # Errors
+/// `Internal` if the kernel names nonsense.
+pub(crate) fn memory_bytes() -> Result<u64> {
     let info = rustix::system::sysinfo();
-    let memory = info.totalram.checked_mul(u64::from(info.mem_unit)).ok_or_else(|| {
+    info.totalram.checked_mul(u64::from(info.mem_unit)).ok_or_else(|| {
         Error::new(ErrorKind::Internal, "the kernel names an impossible amount of memory")
-    })?;
-    Ok(memory / 4)
+    })
 }
 
 /// Opens the metadata on the containers that are there.

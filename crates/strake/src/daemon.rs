@@ -9,6 +9,7 @@ mod check;
 mod explain;
 mod figures;
 mod health;
+mod in_force;
 mod known;
 mod listing;
 mod manage;

@@ -189,6 +189,11 @@ impl Settings {
         self.values.get(name).map_or(setting.default, String::as_str)
     }
 
+    /// Whether a value was set.
+    pub(crate) fn is_set(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
+
     /// A number or size that was validated; `None` for `auto`.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         parse_size(self.get(name)).ok().map(|ByteCount(bytes)| bytes)

@@ -236,6 +236,31 @@ impl CheckStatus {
     }
 }
 
+/// A setting as the daemon uses it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct InForce {
+    pub(crate) name: String,
+    /// The value that was set, if one was.
+    pub(crate) set: Option<String>,
+    pub(crate) default: String,
+    /// The value in use.
+    pub(crate) used: String,
+    /// From what it is derived.
+    pub(crate) why: String,
+}
+
+impl InForce {
+    /// All settings as a table.
+    pub(crate) fn table(all: &[InForce]) -> Table {
+        let mut table = Table::listing(&["setting", "value", "why"]);
+        for InForce { name, used, why, .. } in all {
+            table.row(vec![name.clone(), used.clone(), why.clone()]);
+        }
+        table
+    }
+}
+
 /// What the daemon's process holds in memory. With `rpc=socket` the server process does not count
 /// here.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,8 +1,11 @@
 //! `strake config`: lists the settings, and shows the values in force.
 
+use crate::admin::{self, Request};
 use crate::commands::fs::Target;
 use crate::output;
+use crate::registry;
 use crate::settings;
+use crate::show::InForce;
 use clap::Subcommand;
 use strake_proto::Result;
 use strake_report::Table;
@@ -11,7 +14,8 @@ use strake_report::Table;
 #[derive(Subcommand, Debug)]
 #[command(after_help = "Examples:
   strake config list             every setting with its default and meaning
-  strake config show             the values that the running file system uses")]
+  strake config show             the values that the running file system uses
+  strake config show --why       the same, with from what each is derived")]
 pub(crate) enum ConfigCommand {
     /// List every setting with its default and meaning.
     List {
@@ -20,7 +24,13 @@ pub(crate) enum ConfigCommand {
         json: bool,
     },
     /// Show the values that the running file system uses.
-    Show(Target),
+    Show {
+        #[command(flatten)]
+        target: Target,
+        /// Also say from what each value is derived.
+        #[arg(long)]
+        why: bool,
+    },
 }
 
 /// Runs a `strake config` command.
@@ -51,7 +61,8 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<()> {
             print!("{}", table.render());
             Ok(())
         }
-        ConfigCommand::Show(target) => {
+        ConfigCommand::Show { target, why: true } => why(target),
+        ConfigCommand::Show { target, why: false } => {
             let show = target.show()?;
             if target.json {
                 return output::print_json(&show.settings);
@@ -60,4 +71,18 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Shows the settings in force, and from what each value is derived.
+///
+/// # Errors
+/// The daemon's.
+pub(crate) fn why(target: &Target) -> Result<()> {
+    let dir = registry::find(target.data.as_deref())?;
+    let all: Vec<InForce> = admin::ask(&dir, &Request::Settings)?;
+    if target.json {
+        return output::print_json(&all);
+    }
+    print!("{}", InForce::table(&all).render());
+    Ok(())
 }

@@ -30,6 +30,7 @@ use strake_proto::{Error, ErrorKind, NsdId, Result};
   strake diag stats              count, rate and latency of every operation
   strake diag metrics            what Prometheus gets, for a file or a pipe
   strake diag memory             the page pool, inodes in use, and the memory of the process
+  strake diag config             the settings in force, and from what each is derived
   strake diag explain FILE       where a file lies, and what of it is in memory
   strake diag trace start        record what happens from now on: see `strake diag trace`")]
 pub(crate) enum DiagCommand {
@@ -45,6 +46,8 @@ pub(crate) enum DiagCommand {
     Metrics(Target),
     /// Show what the daemon holds in memory.
     Memory(Target),
+    /// Show the settings in force, and from what each value is derived.
+    Config(Target),
     /// Show what is known of a file: where it lies, how healthy that is, what is in memory.
     Explain(explain::ExplainArgs),
     #[command(subcommand)]
@@ -59,6 +62,7 @@ pub(crate) fn run(command: &DiagCommand) -> Result<()> {
         DiagCommand::Stats(target) => (target, Request::Stats),
         DiagCommand::Memory(target) => (target, Request::Memory),
         DiagCommand::Metrics(target) => (target, Request::Metrics),
+        DiagCommand::Config(target) => return crate::commands::config::why(target),
         DiagCommand::Network(args) => return network::run(args),
         DiagCommand::Tokens(args) => return tokens::run(args),
         DiagCommand::Explain(args) => return explain::run(args),
@@ -103,6 +107,7 @@ pub(crate) fn run(command: &DiagCommand) -> Result<()> {
             Ok(())
         }
         DiagCommand::Network(_)
+        | DiagCommand::Config(_)
         | DiagCommand::Tokens(_)
         | DiagCommand::Explain(_)
         | DiagCommand::Trace(_) => Ok(()),

@@ -52,7 +52,7 @@ pub(crate) struct Daemon {
     manager: Option<Manager>,
     pub(super) array: Arc<Array>,
     pub(super) vfs: Arc<StrakeVfs>,
-    mount: FuseMount,
+    pub(super) mount: FuseMount,
     stopped: Mutex<Option<u64>>,
 }
 
@@ -214,6 +214,7 @@ impl Daemon {
             Request::Status => encode(&self.status()?),
             Request::Totals => encode(&self.totals()),
             Request::Activity { since } => encode(&self.activity(*since)),
+            Request::Settings => encode(&self.settings_in_force()?),
             Request::Health => encode(&self.health()?),
             Request::Show => encode(&self.show()?),
             Request::Sync => Ok(json!({ "flushedBytes": self.vfs.sync()? })),
@@ -306,7 +307,7 @@ pub(super) fn configuration(meta: &dyn MetaPort) -> Result<Box<Configuration>> {
     }
 }
 
-fn client_settings(config: &NodeConfig) -> Result<strake_client::Settings> {
+pub(super) fn client_settings(config: &NodeConfig) -> Result<strake_client::Settings> {
     let values = &config.settings;
     let mut settings = strake_client::Settings {
         sync_interval: values.time("sync_interval"),
