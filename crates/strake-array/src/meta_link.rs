@@ -8,7 +8,7 @@ use strake_env::answering;
 use strake_env::sync::Mutex;
 use strake_observe::Trace;
 use strake_proto::meta::{Counts, Inode, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
-use strake_proto::{ClientId, Error, ErrorKind, Result, Timestamp};
+use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Result, Term, Timestamp};
 
 /// The metadata with this client's name and clock.
 pub struct MetaLink {
@@ -96,8 +96,15 @@ impl MetaLink {
 
     /// Makes a change that is answered by an inode.
     pub fn apply_inode(&self, op: MetaOp) -> Result<Inode> {
+        self.apply_new(op).map(|(inode, _)| inode)
+    }
+
+    /// Makes a change that is answered by an inode, perhaps with its token: the term and the number
+    /// of the grant.
+    pub fn apply_new(&self, op: MetaOp) -> Result<(Inode, Option<(Term, GrantNumber)>)> {
         match self.apply(op)? {
-            MetaReply::Inode(inode) => Ok(*inode),
+            MetaReply::Inode(inode) => Ok((*inode, None)),
+            MetaReply::Made { inode, term, grant } => Ok((*inode, Some((term, grant)))),
             _ => Err(wrong_reply()),
         }
     }

@@ -104,6 +104,8 @@ mod mapped_test;
 #[cfg(test)]
 mod nameless_test;
 #[cfg(test)]
+mod opens_test;
+#[cfg(test)]
 mod overwrite_test;
 #[cfg(test)]
 mod patch_test;

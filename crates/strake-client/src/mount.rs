@@ -12,7 +12,7 @@ use crate::memory::page_pool::PagePool;
 use crate::mode::{AccessTimes, ModeCell};
 use crate::settings::Settings;
 use crate::timings::SendTimings;
-use crate::tokens::{Access, Tokens, Use, beside, exclusive, want};
+use crate::tokens::{Access, Tokens, Use, beside, exclusive, shared, want};
 use crate::vfs::OpenFlags;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,10 +105,29 @@ impl Mount {
         }
     }
 
+    /// Takes the token to look at an inode that a name led to. A program may open it next.
+    pub(crate) fn take_found(&self, ino: Ino) -> Result<Use<'_>> {
+        let Some(tokens) = &self.tokens else { return Ok(Use::LONE) };
+        let open = tokens.held(ino).is_none();
+        tokens.take(&[Want { open, ..shared(ino) }], Access::Other)
+    }
+
     /// A handle that [`Mount::take_open`] counted is closed.
-    pub(crate) fn close(&self, ino: Ino, flags: OpenFlags) {
+    pub(crate) fn close(&self, inode: &InodeState, flags: OpenFlags) {
         if let Some(tokens) = &self.tokens {
-            tokens.close(ino, flags.write);
+            tokens.close(inode.ino, flags.write);
+            self.let_go_if_nameless(inode);
+        }
+    }
+
+    /// If an inode may have no name, the leader hears whether this client has it open. A removal
+    /// here notes first that the name is in doubt, and does this last. So one of the two sees the
+    /// other: the removal finds no handle, or the last close finds the doubt.
+    pub(crate) fn let_go_if_nameless(&self, inode: &InodeState) {
+        if let Some(tokens) = &self.tokens
+            && !inode.core.lock().is_named()
+        {
+            tokens.let_go(inode.ino);
         }
     }
 
@@ -281,9 +300,15 @@ impl Mount {
         Ok(())
     }
 
-    /// Drops the contents of a file that is not in use and has no block in memory.
+    /// Drops the contents of a file that is not in use and has no block in memory. A file without
+    /// bytes takes little room. Beside others it stays as long as its token is held: to learn of it
+    /// again costs a question.
     pub(crate) fn drop_idle_file(&self, inode: &InodeState) {
+        let is_held = self.tokens.as_ref().is_some_and(|tokens| tokens.held(inode.ino).is_some());
         let mut core = inode.core.lock();
+        if is_held && core.file.as_ref().is_some_and(|file| file.is_empty()) {
+            return;
+        }
         let idle = !core.is_dirty()
             && core.dirty_since.is_none()
             && core.file.as_ref().is_some_and(|file| {

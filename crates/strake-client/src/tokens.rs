@@ -26,6 +26,11 @@
 //! nothing is served. Each use says which grant is the newest ([`Use::beside`]), because the size
 //! must be learnt anew after each.
 //!
+//! **Open files.** Who asks for the token of a file that a name led to asks for OPEN, too. So a
+//! program that opens and closes files whose tokens are held sends no message (`strake-token`). A
+//! file that is known to have a name keeps it as long as this client holds its token. One that may
+//! have none is let go with its last handle ([`Tokens::let_go`]).
+//!
 //! **For room.** A client keeps the tokens of [`FILES_MAX`] files. Beyond that those that it was
 //! granted first are given back, unless the file is open or in use.
 //!
@@ -154,6 +159,31 @@ pub struct Tokens {
     pub(crate) locks: Arc<Locks>,
     /// The newest change that had this client write to an NSD again. A leaf.
     written: Mutex<BTreeMap<NsdId, (Term, u64)>>,
+}
+
+/// A file is being made, until this is dropped: see [`Tokens::make`].
+pub(crate) struct Making<'a>(&'a Tokens);
+
+impl Making<'_> {
+    /// It was made, and its token has come along with the answer.
+    pub(crate) fn made(&self, ino: Ino, (term, number): (Term, GrantNumber)) {
+        let tokens = self.0;
+        if let Some(keeper) = tokens.keeper.get().and_then(Weak::upgrade) {
+            keeper.granted(number);
+        }
+        let mut state = tokens.state.lock();
+        state.holder.made(term, ino, number);
+        let effects = state.make_room(&[ino]);
+        let todo = state.absorb(effects);
+        drop(state);
+        tokens.perform(todo);
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().holder.end_making();
+    }
 }
 
 /// An operation's tokens: held until this is dropped.
@@ -409,6 +439,12 @@ impl Tokens {
         self.perform(todo);
     }
 
+    /// A change is sent that makes a file. Its answer may bring the file's token.
+    pub(crate) fn make(&self) -> Making<'_> {
+        self.state.lock().holder.begin_making();
+        Making(self)
+    }
+
     /// Like [`Tokens::take`], for an operation that opens a file. The handle counts from now on;
     /// if the operation fails, it is to be closed again.
     ///
@@ -417,19 +453,26 @@ impl Tokens {
     pub(crate) fn take_open(&self, want: Want, writing: bool) -> Result<Use<'_>> {
         let ino = want.ino;
         assert!(!writing || want.inode == Some(Mode::Exclusive), "handles that write need it");
-        self.state.lock().handles.entry(ino).or_default().all += 1;
+        {
+            let mut state = self.state.lock();
+            state.handles.entry(ino).or_default().all += 1;
+            state.holder.opening(ino);
+        }
         let taken = self.take(&[want], Access::Other);
         match &taken {
             Ok(_) if writing => {
                 self.state.lock().handles.entry(ino).or_default().writing += 1;
             }
             Ok(_) => {}
-            Err(_) => self.close(ino, false),
+            Err(_) => {
+                self.close(ino, false);
+                self.let_go(ino);
+            }
         }
         taken
     }
 
-    /// A handle is closed. The last one gives the file's OPEN token back.
+    /// A handle is closed. If the file may have no name, [`Tokens::let_go`] is called next.
     pub(crate) fn close(&self, ino: Ino, writing: bool) {
         let mut state = self.state.lock();
         let handles = state.handles.get_mut(&ino).expect("invariant: only open files are closed");
@@ -439,7 +482,20 @@ impl Tokens {
             return;
         }
         state.handles.remove(&ino);
-        let effects = state.holder.close(ino).into_iter().collect();
+        let effects = state.holder.closed(ino).into_iter().collect();
+        let todo = state.absorb(effects);
+        drop(state);
+        self.perform(todo);
+    }
+
+    /// A file has no name, or may have none: if no handle of it is open, the leader hears so now.
+    /// It removes the file when the last client has.
+    pub(crate) fn let_go(&self, ino: Ino) {
+        let mut state = self.state.lock();
+        if state.handles.contains_key(&ino) {
+            return;
+        }
+        let effects = state.holder.let_go(ino).into_iter().collect();
         let todo = state.absorb(effects);
         drop(state);
         self.perform(todo);

@@ -5,7 +5,8 @@
 //!
 //! **Files without a name** stay as long as any client has them open. A removal comes from one
 //! client, which knows only its own handles; [`LeaderMeta`] asks the table for those of the others.
-//! The last close removes the file. So no client reaps anything.
+//! The last close removes the file. So no client reaps anything. A client that holds the inode
+//! token of a file that has a name opens and closes it without a word.
 //!
 //! **Sizes and times** of a file that several clients write beside each other come from all of
 //! them. Each tells what it knows; [`LeaderMeta`] keeps the larger size and the later time. So do
@@ -523,14 +524,17 @@ struct LeaderMeta {
 
 impl LeaderMeta {
     /// The change as it is to be made: a file that any client has open outlives its last name. The
-    /// client that removes a name holds both inodes exclusively, so nobody opens the file now.
-    fn changed(&self, op: &MetaOp) -> Result<Option<MetaOp>> {
+    /// client that removes a name holds both inodes exclusively, so nobody opens the file now. The
+    /// others have said whether they have it open when they gave the inode up. For this client the
+    /// change says so.
+    fn changed(&self, client: ClientId, op: &MetaOp) -> Result<Option<MetaOp>> {
         let is_open_elsewhere = |parent: Ino, name: &[u8]| -> Result<bool> {
             let query = MetaQuery::Lookup { parent, name: name.to_vec() };
             match self.service.meta.query(&query) {
                 Ok(MetaReply::Inode(inode)) => {
                     let state = self.service.state.lock();
-                    Ok(!state.authority.openers(inode.attr.ino).is_empty())
+                    let openers = state.authority.openers(inode.attr.ino);
+                    Ok(openers.iter().any(|opener| *opener != client))
                 }
                 Ok(_) => Err(Error::new(ErrorKind::Internal, "not an inode")),
                 // The change itself finds the right error.
@@ -555,7 +559,7 @@ impl LeaderMeta {
         if let Some((op, guard)) = self.merged(entry)? {
             return Ok((Some(op), Some(guard)));
         }
-        Ok((self.changed(&entry.op)?, None))
+        Ok((self.changed(entry.client, &entry.op)?, None))
     }
 
     /// What a client tells of a file, changed so that nothing gets lost that another one told which
@@ -583,8 +587,27 @@ impl LeaderMeta {
         Ok(Some((op, guard)))
     }
 
-    /// Notes files that have lost their last name.
-    fn note(&self, client: ClientId, op: &MetaOp, reply: &MetaReply) {
+    /// The reply as the client gets it: a new inode comes with its token, where that is free. A
+    /// client that sends a change again may get another one, and has one answer.
+    fn with_token(&self, client: ClientId, op: &MetaOp, reply: MetaReply) -> MetaReply {
+        let MetaReply::Inode(inode) = reply else { return reply };
+        if !matches!(op, MetaOp::Create { .. }) {
+            return MetaReply::Inode(inode);
+        }
+        let now = self.service.clock.monotonic();
+        let mut state = self.service.state.lock();
+        if state.leaving.contains(&client) {
+            return MetaReply::Inode(inode);
+        }
+        let term = state.authority.term();
+        match state.authority.grant_new(client, inode.attr.ino, now) {
+            Some(grant) => MetaReply::Made { inode, term, grant },
+            None => MetaReply::Inode(inode),
+        }
+    }
+
+    /// Notes files that have lost their last name. `told` is the change as the client has sent it.
+    fn note(&self, client: ClientId, told: &MetaOp, op: &MetaOp, reply: &MetaReply) {
         let nameless = match (op, reply) {
             (MetaOp::CreateOrphan { .. }, MetaReply::Inode(made)) => {
                 // The client that made it opens it next.
@@ -598,7 +621,22 @@ impl LeaderMeta {
             _ => return,
         };
         if matches!(op, MetaOp::Unlink { open: true, .. } | MetaOp::Rename { open: true, .. }) {
-            self.service.state.lock().nameless.insert(nameless);
+            let is_told = matches!(
+                told,
+                MetaOp::Unlink { open: false, .. } | MetaOp::Rename { open: false, .. }
+            );
+            let recall = {
+                let mut state = self.service.state.lock();
+                state.nameless.insert(nameless);
+                // Another client has it open. This one has said that it has not, but opens and
+                // closes of it are under way, perhaps.
+                let now = self.service.clock.monotonic();
+                let recall =
+                    is_told.then(|| state.authority.recall(client, nameless, now)).flatten();
+                self.service.wake_if_due(&mut state);
+                recall
+            };
+            self.service.perform(recall.into_iter().collect());
             // The last close may have come before the entry.
             self.service.reap_if_unused(nameless);
         }
@@ -614,6 +652,7 @@ impl MetaPort for LeaderMeta {
     }
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        let told = entry;
         let (changed, _merging) = self.as_made(entry)?;
         let changed = changed.map(|op| MetaEntry { op, ..entry.clone() });
         let entry = changed.as_ref().unwrap_or(entry);
@@ -623,12 +662,13 @@ impl MetaPort for LeaderMeta {
             Ok(())
         };
         self.service.change_pool(entry, &mut make)?;
-        self.note(entry.client, &entry.op, &reply);
-        Ok(reply)
+        self.note(entry.client, &told.op, &entry.op, &reply);
+        Ok(self.with_token(entry.client, &entry.op, reply))
     }
 
     fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
-        let entry = &counted.entry;
+        let told = &counted.entry;
+        let entry = told;
         let (changed, _merging) = self.as_made(entry)?;
         let changed = changed
             .map(|op| CountedEntry { entry: MetaEntry { op, ..entry.clone() }, ..counted.clone() });
@@ -639,11 +679,13 @@ impl MetaPort for LeaderMeta {
             Ok(())
         };
         self.service.change_pool(&counted.entry, &mut make)?;
-        let answer = answer.ok_or(ErrorKind::Internal)?;
-        if let Ok(reply) = &answer.outcome {
-            self.note(counted.entry.client, &counted.entry.op, reply);
-        }
-        Ok(answer)
+        let CountedAnswer { position, outcome } = answer.ok_or(ErrorKind::Internal)?;
+        let MetaEntry { client, op, .. } = &counted.entry;
+        let outcome = outcome.map(|reply| {
+            self.note(*client, &told.op, op, &reply);
+            self.with_token(*client, op, reply)
+        });
+        Ok(CountedAnswer { position, outcome })
     }
 
     fn sync(&self) -> Result<()> {

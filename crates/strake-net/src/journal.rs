@@ -269,10 +269,11 @@ fn is_protocol(kind: ErrorKind) -> bool {
 }
 
 /// What tells two replies apart. Descriptions of the file system are not compared: they are as they
-/// are when they are asked for.
+/// are when they are asked for. Nor are tokens that come along.
 pub(crate) fn fingerprint(reply: &MetaReply) -> u32 {
     match reply {
         MetaReply::Configuration(_) => 0,
+        MetaReply::Made { inode, .. } => fingerprint(&MetaReply::Inode(inode.clone())),
         reply => crc32c::crc32c(&encode(reply).expect("invariant: what was decoded encodes")),
     }
 }

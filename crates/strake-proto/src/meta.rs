@@ -8,7 +8,9 @@
 
 use crate::attr::{Attr, FileType, Timestamp};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{ClientId, ClusterId, Generation, GrantNumber, Ino, NsdId, ObjectId, Version};
+use crate::ids::{
+    ClientId, ClusterId, Generation, GrantNumber, Ino, NsdId, ObjectId, Term, Version,
+};
 use crate::layout::{Code, NsdState, ObjectLayout, PoolMap};
 use crate::nsd::ScrubPart;
 use crate::units::BlockIndex;
@@ -649,6 +651,15 @@ pub enum MetaReply {
     // Replies are stored in answer records. So new ones go at the end, after those that disks have.
     /// The findings of a scrub and the NSD of the copy. `None` if there is no further copy.
     CopyScrubbed(Option<(NsdId, ScrubPart)>),
+    /// To a mount that makes a file beside others: the inode, and its token. It is never stored.
+    Made {
+        /// The inode.
+        inode: Box<Inode>,
+        /// The term of the leader.
+        term: Term,
+        /// The number of the grant. The mount holds the file exclusively, and open.
+        grant: GrantNumber,
+    },
 }
 
 /// An inode that lost a name.

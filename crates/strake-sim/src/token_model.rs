@@ -1,7 +1,8 @@
 //! Tokens in every state: the real [`Authority`] and real [`Holder`]s, and between them a network
 //! that delivers in any order, loses and repeats.
 //!
-//! **Steps:** a client begins an operation, ends it, makes durable what was revoked; a message
+//! **Steps:** a client begins an operation, ends it, makes durable what was revoked; it closes a
+//! file that it has opened, and perhaps lets it go; a message
 //! arrives, arrives and stays in the network, or is lost; numbers are reserved; a client dies and
 //! is fenced; a leader dies and the next one takes over.
 //!
@@ -14,7 +15,10 @@
 //!    it since, and where the client itself has not used the inode beside others and not flushed
 //!    it;
 //! 5. what a client that is gone left is put right while nobody else writes to that file;
-//! 6. where no message is under way, a few rounds of repetitions bring every operation to its end.
+//! 6. a file that a client has open is open in the client's view; and where no message is under
+//!    way, the table has a client for one that has a file open only if it has, or if it holds the
+//!    inode token and has not let the file go;
+//! 7. where no message is under way, a few rounds of repetitions bring every operation to its end.
 //!
 //! Small scopes are visited as a whole, larger ones at random.
 
@@ -33,6 +37,8 @@ use strake_token::ranges::BlockRange;
 
 /// Numbers are reserved in portions of so few that they are used up.
 const PORTION: u64 = 2;
+/// One more where a file is made that another client has already.
+const PORTION_OF_MAKERS: u64 = 3;
 /// Time stands still but for repetitions: a revoke is due at once, and is sent again once.
 const TIMES: Times = Times { hold_min: Duration::ZERO, repeat: Duration::from_secs(1) };
 const NOW: Duration = Duration::ZERO;
@@ -49,6 +55,9 @@ pub struct Scope {
     /// The client whose first operation asks for the tokens of its second one, and holds its own
     /// until that has begun: it makes a file in a directory.
     pub nested: Option<usize>,
+    /// That client learns of the file, which is the one of its second operation, from the answer to
+    /// a message that makes it. The token comes along.
+    pub brought: bool,
     /// Messages that are lost.
     pub losses: u8,
     /// Messages that arrive and stay in the network.
@@ -57,6 +66,8 @@ pub struct Scope {
     pub deaths: u8,
     /// Leaders that die.
     pub leaders: u8,
+    /// How often the leader asks a client whether it has file 1 open.
+    pub recalls: u8,
     /// Grants beyond one for each operation. Where revokes overtake grants time and again, clients
     /// ask for ever; from the last grant on a world is only brought to rest.
     pub more_grants: u64,
@@ -76,6 +87,10 @@ pub fn want(ino: u64, inode: Mode, range: Option<(u64, u64, Mode, BlockRange)>) 
 enum Packet {
     Up(usize, Term, Request),
     Down(usize, Term, Reply),
+    /// A change that makes a file, to whoever leads.
+    Make(usize, Ino),
+    /// Its answer, perhaps with a grant.
+    Made(usize, Term, Ino, Option<GrantNumber>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,8 +103,16 @@ struct Client {
     dirt: BTreeSet<Thing>,
     /// Files of which a flush was ordered.
     flushing: BTreeMap<Ino, Limit>,
+    /// Files that it has open.
+    open: BTreeSet<Ino>,
+    /// Files that it has closed and let go, and not opened since.
+    let_go: BTreeSet<Ino>,
+    /// Operations under way, or waiting, that open each file.
+    opening: BTreeMap<Ino, u32>,
     /// How many operations it has begun.
     begun: usize,
+    /// The file that it is making.
+    making: Option<Ino>,
 }
 
 impl Client {
@@ -99,7 +122,8 @@ impl Client {
 
     /// Whether the next operation may begin: see [`Scope::nested`].
     fn may_begin(&self, scope: &Scope, at: usize) -> bool {
-        scope.nested != Some(at) || self.begun != 1 || self.uses(0)
+        let is_nested = scope.nested == Some(at) && self.begun == 1;
+        self.making.is_none() && (!is_nested || self.uses(0))
     }
 
     /// The uses that may end: see [`Scope::nested`].
@@ -110,6 +134,14 @@ impl Client {
             _ => false,
         };
         self.holder.uses().map(|(number, _)| number).filter(|number| !is_held(number.0)).collect()
+    }
+}
+
+impl Client {
+    /// Open files that no operation opens now.
+    fn that_may_close(&self) -> Vec<Ino> {
+        let open = self.open.iter().copied();
+        open.filter(|ino| !self.opening.contains_key(ino)).collect()
     }
 }
 
@@ -131,10 +163,12 @@ struct World {
     network: BTreeSet<Packet>,
     /// Numbers that the log reserves for the leader, if it asked.
     reserving: Option<GrantNumber>,
+    portion: u64,
     losses: u8,
     repetitions: u8,
     deaths: u8,
     leaders: u8,
+    recalls: u8,
     last: BTreeMap<Thing, LastUse>,
 }
 
@@ -227,6 +261,11 @@ fn successors(scope: &Scope, world: &World) -> Next<World> {
                 add(step, &|world| world.flushed(at, *ino, true))?;
             }
         }
+        for ino in client.that_may_close() {
+            add(Step::of("client {} closes", at), &|world| world.close(at, ino, false))?;
+            let step = Step::of("client {} closes what has no name", at);
+            add(step, &|world| world.close(at, ino, true))?;
+        }
         if client.holder.term() != world.authority.term() {
             add(Step::of("client {} hears of the leader", at), &|world| world.reassert(at))?;
         }
@@ -240,12 +279,12 @@ fn successors(scope: &Scope, world: &World) -> Next<World> {
     for packet in &world.network {
         add(arrival(packet), &|world| {
             world.network.remove(packet);
-            world.deliver(packet.clone())
+            world.deliver(scope, packet.clone())
         })?;
         if world.repetitions > 0 {
             add(Step::new("a message arrives, and will again"), &|world| {
                 world.repetitions -= 1;
-                world.deliver(packet.clone())
+                world.deliver(scope, packet.clone())
             })?;
         }
         if world.losses > 0 {
@@ -258,6 +297,11 @@ fn successors(scope: &Scope, world: &World) -> Next<World> {
     }
     if world.reserving.is_some() {
         add(Step::new("numbers are reserved"), &World::reserve)?;
+    }
+    if world.recalls > 0 {
+        for at in 0..world.clients.len() {
+            add(Step::of("client {} is asked what it has open", at), &|world| world.recall(at))?;
+        }
     }
     if world.leaders > 0 {
         add(Step::new("a new leader"), &World::change_leader)?;
@@ -274,6 +318,8 @@ fn arrival(packet: &Packet) -> Step {
         Packet::Up(at, _, Request::Ask { .. }) => Step::of("client {} is heard: ask", *at),
         Packet::Up(at, _, Request::GivenUp { .. }) => Step::of("client {} is heard: given up", *at),
         Packet::Up(at, _, _) => Step::of("client {} is heard: reassert", *at),
+        Packet::Make(at, _) => Step::of("client {} is heard: make", *at),
+        Packet::Made(at, ..) => Step::of("client {} hears: made", *at),
         Packet::Down(at, _, Reply::Grant { .. }) => Step::of("client {} hears: grant", *at),
         Packet::Down(at, _, Reply::Revoke { .. }) => Step::of("client {} hears: revoke", *at),
         Packet::Down(at, _, Reply::Reasserted) => Step::of("client {} hears: reasserted", *at),
@@ -308,7 +354,11 @@ impl World {
                 is_left: false,
                 dirt: BTreeSet::new(),
                 flushing: BTreeMap::new(),
+                open: BTreeSet::new(),
+                let_go: BTreeSet::new(),
+                opening: BTreeMap::new(),
                 begun: 0,
+                making: None,
             }
         };
         let clients = (0..scope.operations.len()).map(client).collect();
@@ -317,24 +367,66 @@ impl World {
             clients,
             network: BTreeSet::new(),
             reserving: None,
+            portion: if scope.brought { PORTION_OF_MAKERS } else { PORTION },
             losses: scope.losses,
             repetitions: scope.repetitions,
             deaths: scope.deaths,
             leaders: scope.leaders,
+            recalls: scope.recalls,
             last: BTreeMap::new(),
         }
     }
 
     fn begin(&mut self, scope: &Scope, at: usize) -> Result<(), String> {
         let client = &mut self.clients[at];
+        if scope.brought && scope.nested == Some(at) && client.begun == 1 {
+            let ino = scope.operations[at][1][0].ino;
+            client.holder.begin_making();
+            client.making = Some(ino);
+            self.network.insert(Packet::Make(at, ino));
+            return Ok(());
+        }
+        self.begin_use(scope, at)
+    }
+
+    fn begin_use(&mut self, scope: &Scope, at: usize) -> Result<(), String> {
+        let client = &mut self.clients[at];
         let wants = scope.operations[at][client.begun].clone();
         client.begun += 1;
+        for want in wants.iter().filter(|want| want.open) {
+            client.holder.opening(want.ino);
+            client.let_go.remove(&want.ino);
+            *client.opening.entry(want.ino).or_default() += 1;
+        }
         let (_, effects) = client.holder.begin(wants);
         self.carry_out(at, effects)
     }
 
+    /// Ends an operation. What it opened stays open.
     fn end(&mut self, at: usize, number: UseId) -> Result<(), String> {
-        let effects = self.clients[at].holder.end(number);
+        let client = &mut self.clients[at];
+        let wants = client.holder.uses().find(|(found, _)| *found == number);
+        let wants = wants.map(|(_, wants)| wants.to_vec()).unwrap_or_default();
+        for want in wants.iter().filter(|want| want.open) {
+            client.open.insert(want.ino);
+            let left = client.opening.get_mut(&want.ino).expect("invariant: it has begun");
+            *left -= 1;
+            if *left == 0 {
+                client.opening.remove(&want.ino);
+            }
+        }
+        let effects = client.holder.end(number);
+        self.carry_out(at, effects)
+    }
+
+    fn close(&mut self, at: usize, ino: Ino, lets_go: bool) -> Result<(), String> {
+        let client = &mut self.clients[at];
+        client.open.remove(&ino);
+        let mut effects: Vec<Effect> = client.holder.closed(ino).into_iter().collect();
+        if lets_go {
+            client.let_go.insert(ino);
+            effects.extend(client.holder.let_go(ino));
+        }
         self.carry_out(at, effects)
     }
 
@@ -398,9 +490,16 @@ impl World {
 
     fn reserve(&mut self) -> Result<(), String> {
         let upto = self.reserving.take().expect("invariant: asked before");
-        let from = GrantNumber(upto.0 - PORTION);
+        let from = GrantNumber(upto.0 - self.portion);
         let orders = self.authority.reserved(from, upto, NOW);
         self.obey(orders);
+        Ok(())
+    }
+
+    fn recall(&mut self, at: usize) -> Result<(), String> {
+        let order = self.authority.recall(ClientId(at as u64), Ino(1), NOW);
+        self.recalls -= u8::from(order.is_some());
+        self.obey(order.into_iter().collect());
         Ok(())
     }
 
@@ -426,6 +525,9 @@ impl World {
             if self.clients[at].is_alive {
                 let effects = self.clients[at].holder.repeat();
                 self.carry_out(at, effects)?;
+                if let Some(ino) = self.clients[at].making {
+                    self.network.insert(Packet::Make(at, ino));
+                }
             }
         }
         let orders = self.authority.tick(now);
@@ -433,8 +535,31 @@ impl World {
         Ok(())
     }
 
-    fn deliver(&mut self, packet: Packet) -> Result<(), String> {
+    /// The answer to a change that makes a file. Of several only the first one counts.
+    fn made(
+        &mut self,
+        scope: &Scope,
+        at: usize,
+        (term, ino, number): (Term, Ino, Option<GrantNumber>),
+    ) -> Result<(), String> {
+        let client = &mut self.clients[at];
+        if !client.is_alive || client.making.take().is_none() {
+            return Ok(());
+        }
+        if let Some(number) = number {
+            client.holder.made(term, ino, number);
+        }
+        client.holder.end_making();
+        self.begin_use(scope, at)
+    }
+
+    fn deliver(&mut self, scope: &Scope, packet: Packet) -> Result<(), String> {
         match packet {
+            Packet::Make(at, ino) => {
+                let number = self.authority.grant_new(ClientId(at as u64), ino, NOW);
+                self.network.insert(Packet::Made(at, self.authority.term(), ino, number));
+            }
+            Packet::Made(at, term, ino, number) => self.made(scope, at, (term, ino, number))?,
             Packet::Up(at, term, request) => {
                 let received = self.authority.receive(ClientId(at as u64), term, request, NOW);
                 match received {
@@ -463,7 +588,7 @@ impl World {
                 // Large portions would do no harm, but numbers are part of the state.
                 Order::Reserve(_) => {
                     let free = self.authority.first_free_number();
-                    self.reserving = Some(GrantNumber(free.0 + PORTION));
+                    self.reserving = Some(GrantNumber(free.0 + self.portion));
                 }
             }
         }
@@ -543,6 +668,9 @@ impl World {
             client.holder.check();
             for ino in &files {
                 let held = client.holder.in_use(*ino);
+                if client.open.contains(ino) && !held.open {
+                    return Err(format!("client {at} has inode {ino} open, and does not say so"));
+                }
                 for (other, theirs) in alive().filter(|(other, _)| *other > at) {
                     if held.conflicts_with(&theirs.holder.in_use(*ino)) {
                         return Err(format!("clients {at} and {other} conflict"));
@@ -559,7 +687,25 @@ impl World {
         Ok(())
     }
 
-    /// Invariant 6: everything is delivered, ended, flushed and repeated until all is at rest.
+    /// Invariant 6, where no message is under way. A message that a file is closed is not repeated,
+    /// so this does not hold where messages are lost.
+    fn judge_opens(&self, scope: &Scope) -> Result<(), String> {
+        if scope.losses > 0 {
+            return Ok(());
+        }
+        for (at, client) in self.clients.iter().enumerate().filter(|(_, one)| one.is_alive) {
+            for ino in [Ino(1), Ino(2), Ino(3)] {
+                let known = self.authority.held(ClientId(at as u64), ino);
+                let may_be = known.inode.is_some() && !client.let_go.contains(&ino);
+                if known.open && !may_be && !client.open.contains(&ino) {
+                    return Err(format!("client {at} has inode {ino} open for ever"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Invariant 7: everything is delivered, ended, flushed and repeated until all is at rest.
     fn come_to_rest(mut self, scope: &Scope) -> Result<(), String> {
         for round in 0..ROUNDS_MAX as u32 {
             for at in 0..self.clients.len() {
@@ -587,7 +733,7 @@ impl World {
                 self.reserve()?;
             }
             for packet in std::mem::take(&mut self.network) {
-                self.deliver(packet)?;
+                self.deliver(scope, packet)?;
             }
             let mut alive = self.clients.iter().filter(|client| client.is_alive);
             if self.network.is_empty()
@@ -595,6 +741,7 @@ impl World {
                 && self.authority.is_idle()
                 && alive.all(|client| client.holder.is_idle())
             {
+                self.judge_opens(scope)?;
                 return self.judge();
             }
             self.repeat(LATER * (round + 2))?;

@@ -25,6 +25,10 @@
 //! put right. Where one of them wrote beside others, the others give the file up, and it is granted
 //! to nobody meanwhile: repair works on whole files.
 //!
+//! **New files.** A client that makes a file is granted it with the answer to that change
+//! ([`Authority::grant_new`]). It knows nothing of the file before, so it cannot ask. If the answer
+//! is late, the client has perhaps answered a revoke of the file meanwhile: see `holder.rs`.
+//!
 //! **Numbers** are drawn when a request is granted, thus after the revokes that it needed. They
 //! come from a range that the log has, so that no later leader draws them again.
 
@@ -568,6 +572,32 @@ impl Authority {
         Effect::Send(client, Reply::Grant { request, grants })
     }
 
+    /// A client has made a file. Grants it exclusively, and open, unless somebody else holds it or
+    /// waits for it, or nothing can be granted now. The client is told with the answer to its
+    /// change, or asks like anybody else.
+    pub fn grant_new(&mut self, client: ClientId, ino: Ino, now: Duration) -> Option<GrantNumber> {
+        let is_heard = self.clients.contains(&client) && !self.gone.contains(&client);
+        let is_calm = self.grace.is_empty() || !obeys(Rule::AllReassertFirst);
+        let names = |waiting: &Waiting| waiting.wants.iter().any(|want| want.ino == ino);
+        let is_free =
+            !self.files.of(ino).any(|(other, one)| other != client || one.revoke.is_some())
+                && !self.waiting.iter().any(names);
+        if !is_heard
+            || !is_calm
+            || (!is_free && obeys(Rule::NewFilesAreFree))
+            || self.is_in_repair(ino)
+            || self.next == self.reserved
+        {
+            return None;
+        }
+        let number = self.next;
+        self.next = GrantNumber(number.0 + 1);
+        self.granted += 1;
+        let want = Want { ino, inode: Some(Mode::Exclusive), open: true, range: None };
+        self.grant_one(client, &want, number, now);
+        Some(number)
+    }
+
     fn grant_one(
         &mut self,
         client: ClientId,
@@ -674,6 +704,19 @@ impl Authority {
     pub fn openers(&self, ino: Ino) -> Vec<ClientId> {
         let holdings = self.files.of(ino);
         holdings.filter(|(_, holding)| holding.held.open).map(|(client, _)| client).collect()
+    }
+
+    /// Has a client say whether it has a file open, which it need not say as long as it holds the
+    /// inode token: all but OPEN is revoked. Nobody waits for the inode, so this waits for no
+    /// minimum time.
+    pub fn recall(&mut self, client: ClientId, ino: Ino, now: Duration) -> Option<Effect> {
+        self.files.get(ino, client).filter(|holding| holding.held.open)?;
+        let limit = Limit { inode: None, ranges: Vec::new() };
+        self.files.change(ino, client, |holding| match &mut holding.revoke {
+            Some(revoke) => revoke.limit.and(limit),
+            None => holding.revoke = Some(Revoke { limit, sent: now }),
+        });
+        self.ask_again(ino, client, now)
     }
 
     /// All requests that wait, in order, and the clients that they wait for.

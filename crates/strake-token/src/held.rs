@@ -63,8 +63,8 @@ fn meet(one: Option<Mode>, two: Option<Mode>) -> Option<Mode> {
 ///
 /// `inode` covers attributes, extended attributes and layout; for a directory also its entries.
 /// `ranges` cover data, and are only held together with `inode`. Whoever holds the inode
-/// exclusively has all blocks, whatever `ranges` says. `open` says that the file is in use; it
-/// agrees with everything and is never revoked.
+/// exclusively has all blocks, whatever `ranges` says. `open` says that the file is in use, or that
+/// it may be while the inode is held; it agrees with everything and is never revoked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Held {
     /// The mode of the inode token, if it is held.

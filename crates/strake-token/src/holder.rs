@@ -13,6 +13,17 @@
 //! memory. How many blocks it asks for beyond those that it needs doubles from grant to grant, and
 //! begins anew when somebody else wants some of them.
 //!
+//! **Open files.** The authority hears of a file that is open with the request for its inode token.
+//! As long as the client holds that token, it opens and closes the file without a word: nobody else
+//! removes the file's name meanwhile. What it says when it gives the token up names whether it has
+//! the file open. A client that has no inode token says that it has closed the file, and so does
+//! one for which the file may have no name ([`Holder::let_go`]).
+//!
+//! **New files** come with their tokens ([`Holder::made`]). The client does not know the file
+//! before that, so it answers a revoke of it that is faster, and forgets it. As long as files are
+//! being made, it remembers the newest number that it has forgotten. The token of a new file whose
+//! number is not above that is void, and is asked for.
+//!
 //! **Late messages.** A revoke names the newest grant that it covers. A grant up to that number
 //! that arrives later is void, and the operation asks again. A grant that nobody waits for is
 //! given back. A revoke that covers less than the newest grant here was answered before.
@@ -50,6 +61,8 @@ pub enum Effect {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct File {
     held: Held,
+    /// Whether handles are open, or are being opened.
+    is_open: bool,
     /// The newest grant that was heard of: from a grant, or from a revoke that covers it.
     newest: GrantNumber,
     revoke: Option<Revoked>,
@@ -120,6 +133,9 @@ pub struct Holder {
     deferred: Vec<(UseId, Vec<Want>)>,
     /// What is reasserted, until the leader has heard all of it.
     reasserting: Vec<Request>,
+    /// How many files are being made, and the newest number of a file that was forgotten meanwhile.
+    making: u32,
+    forgotten: GrantNumber,
     next_use: u64,
     next_request: u64,
 }
@@ -209,6 +225,11 @@ impl Holder {
             file.held.inode = None;
             file.held.ranges = Ranges::default();
         }
+        let stays_open = match file.is_open {
+            true => obeys(Rule::OpenOutlivesTheInode),
+            false => !obeys(Rule::UnusedOpenGoesWithTheInode),
+        };
+        file.held.open &= file.held.inode.is_some() || stays_open;
         if file.held.is_writing() {
             revoke.limit.ranges.iter().for_each(|(range, most)| file.used.limit(*range, *most));
         } else {
@@ -231,7 +252,7 @@ impl Holder {
     pub fn give_back(&mut self, ino: Ino) -> Option<Effect> {
         let is_used = self.uses.values().flatten().any(|want| want.ino == ino);
         let file = self.files.get_mut(&ino)?;
-        if is_used || file.revoke.is_some() || file.held.is_empty() {
+        if is_used || file.is_open || file.revoke.is_some() || file.held.is_empty() {
             return None;
         }
         let (upto, limit) = (file.newest, Limit { inode: None, ranges: Vec::new() });
@@ -240,11 +261,64 @@ impl Holder {
         Some(Effect::Flush(ino, limit))
     }
 
-    /// The file is in use no more at this client. Returns the message that says so, if the
-    /// authority has it otherwise.
-    pub fn close(&mut self, ino: Ino) -> Option<Effect> {
+    /// A file is about to be made. To be ended with [`Holder::end_making`].
+    pub fn begin_making(&mut self) {
+        self.making += 1;
+    }
+
+    /// A file was made, and the leader of a term has granted it along with the answer, exclusively
+    /// and open.
+    ///
+    /// # Panics
+    /// If no file is being made.
+    pub fn made(&mut self, term: Term, ino: Ino, number: GrantNumber) {
+        assert!(self.making > 0, "a new file is made here");
+        if term != self.term && obeys(Rule::OtherTermsAreVoid) {
+            return;
+        }
+        let is_late = match self.files.get(&ino) {
+            Some(file) => number <= file.newest || file.revoke.is_some(),
+            None => number <= self.forgotten,
+        };
+        if is_late && obeys(Rule::LateTokensOfNewFilesAreVoid) {
+            return;
+        }
+        let file = self.files.entry(ino).or_default();
+        file.held = Held { inode: Some(Mode::Exclusive), open: true, ranges: Ranges::default() };
+        file.newest = number;
+    }
+
+    /// The answer to a change that makes a file has come, or will not.
+    pub fn end_making(&mut self) {
+        self.making -= 1;
+        if self.making == 0 {
+            self.forgotten = GrantNumber::default();
+        }
+    }
+
+    /// A file is about to be opened. It counts as open until [`Holder::closed`], once the operation
+    /// that follows has OPEN.
+    pub fn opening(&mut self, ino: Ino) {
+        self.files.entry(ino).or_default().is_open = true;
+    }
+
+    /// All handles of a file are closed. Returns the message that says so, if the authority has to
+    /// hear of it now.
+    pub fn closed(&mut self, ino: Ino) -> Option<Effect> {
         let file = self.files.get_mut(&ino)?;
-        if !std::mem::take(&mut file.held.open) {
+        file.is_open = false;
+        // Otherwise it hears of it when the inode token is given up.
+        let is_told = file.held.inode.is_none() && obeys(Rule::ClosesAreTold);
+        let told = if is_told { self.let_go(ino) } else { None };
+        self.forget_if_empty(ino);
+        told
+    }
+
+    /// A file may have no name: if this client does not have it open, the authority must hear so.
+    /// Returns the message that says so, if the authority has it otherwise.
+    pub fn let_go(&mut self, ino: Ino) -> Option<Effect> {
+        let file = self.files.get_mut(&ino)?;
+        if file.is_open || !std::mem::take(&mut file.held.open) {
             return None;
         }
         let (upto, keeps) = (file.newest, file.held.clone());
@@ -261,10 +335,7 @@ impl Holder {
         match message {
             Reply::Grant { request, grants } => self.granted(request, grants),
             Reply::Revoke { ino, upto, limit } => self.revoked(ino, upto, limit),
-            Reply::Reasserted => {
-                self.reasserting.clear();
-                Vec::new()
-            }
+            Reply::Reasserted => self.reasserted(),
             Reply::Unusable { .. }
             | Reply::Writable { .. }
             | Reply::Places { .. }
@@ -299,6 +370,20 @@ impl Holder {
         effects
     }
 
+    /// The leader has heard all that was reasserted. What was said meanwhile about a file that was
+    /// closed may have come before its reassertion.
+    fn reasserted(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for request in std::mem::take(&mut self.reasserting) {
+            let Request::Reassert { ino, held, newest } = request else { continue };
+            let (keeps, upto) = (self.in_use(ino), self.newest(ino).unwrap_or(newest));
+            if held.open && !keeps.open && obeys(Rule::ReassertedClosesAreTold) {
+                effects.push(Effect::Send(Request::GivenUp { ino, upto, keeps }));
+            }
+        }
+        effects
+    }
+
     /// All that waits for an answer, to be sent again when none came for a while.
     pub fn repeat(&self) -> Vec<Effect> {
         let reasserting = self.reasserting.iter().cloned().map(Effect::Send);
@@ -329,11 +414,20 @@ impl Holder {
         let Some((number, wants)) = self.asked.remove(&request) else {
             return self.return_unwanted(grants);
         };
+        let mut effects = Vec::new();
         for Granted { ino, held, number } in grants {
             let file = self.files.entry(ino).or_default();
             // A grant that is void, or was overtaken by a newer one, changes nothing.
             if number > file.newest {
+                let opens = wants.iter().any(|want| want.ino == ino && want.open);
+                let is_stale = held.open && !opens && !file.held.open && !file.is_open;
                 file.held = held;
+                if is_stale && obeys(Rule::StaleOpensAreTold) {
+                    // The message that let it go came after this grant, and was void.
+                    file.held.open = false;
+                    let keeps = file.held.clone();
+                    effects.push(Effect::Send(Request::GivenUp { ino, upto: number, keeps }));
+                }
                 file.newest = number;
                 if file.is_overtaken() && file.revoke.as_ref().is_some_and(|it| !it.flushing) {
                     file.revoke = None;
@@ -343,7 +437,8 @@ impl Holder {
                 }
             }
         }
-        self.use_or_ask(number, wants).into_iter().collect()
+        effects.extend(self.use_or_ask(number, wants));
+        effects
     }
 
     /// A grant that no operation waits for: the authority has it in its table, and must hear that
@@ -436,10 +531,14 @@ impl Holder {
     }
 
     fn forget_if_empty(&mut self, ino: Ino) {
-        let is_asked = self.asked.values().any(|(_, wants)| wants.iter().any(|w| w.ino == ino));
-        let file = self.files.get(&ino);
-        if !is_asked && file.is_some_and(|file| file.held.is_empty() && file.revoke.is_none()) {
-            self.files.remove(&ino);
+        let is_empty = |file: &File| file.held.is_empty() && file.revoke.is_none() && !file.is_open;
+        let is_asked = || self.asked.values().any(|(_, wants)| wants.iter().any(|w| w.ino == ino));
+        if self.files.get(&ino).is_some_and(is_empty)
+            && !is_asked()
+            && let Some(file) = self.files.remove(&ino)
+            && self.making > 0
+        {
+            self.forgotten = self.forgotten.max(file.newest);
         }
     }
 
@@ -471,6 +570,7 @@ impl Holder {
     /// Whether operations wait, uses are under way, or flushes are ordered.
     pub fn is_idle(&self) -> bool {
         self.asked.is_empty()
+            && self.making == 0
             && self.deferred.is_empty()
             && self.reasserting.is_empty()
             && self.uses.is_empty()

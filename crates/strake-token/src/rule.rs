@@ -30,6 +30,20 @@ pub enum Rule {
     RepairIsAlone,
     /// A request passes those that wait for its own client to give up another file.
     HoldersPassThoseWhoWait,
+    /// What a client has open stays open when it gives the inode token up.
+    OpenOutlivesTheInode,
+    /// What a client has open no more goes with the inode token.
+    UnusedOpenGoesWithTheInode,
+    /// A client that has no inode token says that it has closed a file.
+    ClosesAreTold,
+    /// A file that was closed while it was reasserted is closed once more.
+    ReassertedClosesAreTold,
+    /// A grant that says open, of a file that the client has let go meanwhile, is answered.
+    StaleOpensAreTold,
+    /// The token of a new file is granted only where nobody else holds it or waits for it.
+    NewFilesAreFree,
+    /// The token of a new file is void if the client has answered a revoke of it before.
+    LateTokensOfNewFilesAreVoid,
     /// A request for a lock that its client has heard of is void.
     LockRequestsCountOnce,
     /// A request for a lock that was cancelled before it came is void.
@@ -62,7 +76,7 @@ impl Rule {
         Rule::UnlockedIsNotReasserted,
     ];
     /// All rules of tokens.
-    pub const ALL: [Rule; 13] = [
+    pub const ALL: [Rule; 20] = [
         Rule::LateGrantsAreVoid,
         Rule::RevokesLimitNewUses,
         Rule::UsesAreWaitedFor,
@@ -76,6 +90,13 @@ impl Rule {
         Rule::UsedBlocksAreFlushed,
         Rule::RepairIsAlone,
         Rule::HoldersPassThoseWhoWait,
+        Rule::OpenOutlivesTheInode,
+        Rule::UnusedOpenGoesWithTheInode,
+        Rule::ClosesAreTold,
+        Rule::ReassertedClosesAreTold,
+        Rule::StaleOpensAreTold,
+        Rule::NewFilesAreFree,
+        Rule::LateTokensOfNewFilesAreVoid,
     ];
 }
 

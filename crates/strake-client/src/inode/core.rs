@@ -61,6 +61,9 @@ pub(crate) struct Core {
     pub(crate) no_capability: bool,
     /// The access ACL, if it was fetched.
     pub(crate) acl: Option<Arc<Acl>>,
+    /// Whether the inode is known to have a name. Beside others it keeps that as long as the token
+    /// is held, but for removals of this client.
+    named: bool,
     /// The inode has no name any more. `attr` stays as it was last known.
     pub(crate) removed: bool,
     /// The metadata keeps the inode without a name until it is reaped.
@@ -145,6 +148,7 @@ impl InodeState {
             has_xattrs: false,
             no_capability: false,
             acl: None,
+            named: false,
             removed: false,
             orphan: false,
             size_changed: false,
@@ -204,6 +208,7 @@ impl Core {
             if !inode.has_acl {
                 self.acl = None;
             }
+            self.named = inode.attr.links > 0;
             if inode.attr.links == 0 {
                 // Another client has removed the last name, and someone has it open.
                 self.removed = true;
@@ -246,9 +251,26 @@ impl Core {
         }
     }
 
+    /// Whether the inode is known to have a name.
+    pub(crate) fn is_named(&self) -> bool {
+        self.named && !self.removed
+    }
+
+    /// A name of the inode is about to be removed.
+    pub(crate) fn doubt_name(&mut self) {
+        self.named = false;
+    }
+
+    /// Notes that a name was removed, and that others are left.
+    pub(crate) fn keeps_name(&mut self) {
+        self.forget();
+        self.named = true;
+    }
+
     /// Notes that the token is about to be given up: nothing is known any more.
     pub(crate) fn forget_all(&mut self) {
         self.forget();
+        self.named = false;
         self.names.forget();
     }
 
@@ -261,6 +283,7 @@ impl Core {
         self.attr.links = 0;
         self.attr.ctime = now;
         self.loaded = true;
+        self.named = false;
         self.removed = true;
         self.epoch += 1;
     }

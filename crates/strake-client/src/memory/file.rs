@@ -427,6 +427,11 @@ impl FileState {
         self.dirty.lock().range(from..).next().copied()
     }
 
+    /// Whether it has no bytes. False while its contents may be changing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.content.try_read().is_some_and(|content| matches!(&*content, Content::Empty))
+    }
+
     /// Whether any block is in memory.
     pub(crate) fn has_blocks(&self) -> bool {
         !self.blocks.lock().is_empty()

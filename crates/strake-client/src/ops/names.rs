@@ -122,15 +122,18 @@ pub(crate) fn enter(mount: &Mount, found: &Found) -> Result<(Pinned, Entry)> {
         Some((found, before)) if mount.tokens.is_none() => mount.learn(&inode, found, *before),
         _ => {
             // Another client may have changes of it that the metadata does not know.
-            let _tokens = mount.take([shared(inode.ino)])?;
-            mount.attr(&inode)?
+            let _tokens = mount.take_found(inode.ino)?;
+            let attr = mount.attr(&inode);
+            mount.let_go_if_nameless(&inode);
+            attr?
         }
     };
     mount.table.add_lookups(inode.ino, 1);
     Ok((inode, Entry { attr }))
 }
 
-/// Counts a lookup of an inode that was just made, and takes its tokens. The caller holds those of
+/// Counts a lookup of an inode that was just made, and takes its tokens, which mostly have come
+/// along with the answer. The caller holds those of
 /// its directory: so no other client knows of it.
 pub(crate) fn enter_new(
     mount: &Mount,
@@ -205,8 +208,13 @@ pub(crate) fn make(
         return Err(ErrorKind::NotPermitted.into());
     }
     let changing = Changing::begin(&dir, name);
-    let made = mount.array.meta.apply_inode(MetaOp::Create { parent, name: name.to_vec(), new })?;
+    let making = mount.tokens.as_ref().map(|tokens| tokens.make());
+    let create = MetaOp::Create { parent, name: name.to_vec(), new };
+    let (made, token) = mount.array.meta.apply_new(create)?;
     changing.made(Some(made.attr.ino));
+    if let Some((making, token)) = making.zip(token) {
+        making.made(made.attr.ino, token);
+    }
     let (inode, entry) = enter_new(mount, &made, open)?;
     Ok((inode, entry, made))
 }
@@ -297,7 +305,9 @@ fn remove_child(
     // An open directory can still be listed, as empty, without the metadata.
     let open = !directory && mount.table.handles(inode.ino) > 0;
     let changing = Changing::begin(&dir, name);
-    let reply = mount.array.meta.apply_timed(removal(parent, name, directory, open))?;
+    inode.core.lock().doubt_name();
+    let reply = mount.array.meta.apply_timed(removal(parent, name, directory, open));
+    let reply = reply.inspect_err(|_| mount.let_go_if_nameless(&inode))?;
     changing.made(None);
     match reply {
         (MetaReply::Removed(Some(removed)), time) => {
@@ -326,7 +336,7 @@ fn lost_name(
     open: bool,
 ) {
     if removed.links > 0 {
-        inode.core.lock().forget();
+        inode.core.lock().keeps_name();
         return;
     }
     {
@@ -334,7 +344,9 @@ fn lost_name(
         core.set_removed(*last, time);
         core.orphan = open;
     }
-    if !open {
+    if open {
+        mount.let_go_if_nameless(inode);
+    } else {
         mount.discard(inode);
     }
 }
@@ -400,10 +412,9 @@ fn rename_children(
         .filter(|target| target.ino != source.ino)
         .map(|target| (mount.table.pin(target.ino), target));
     let _last_name = victim.as_ref().map(|(victim, _)| victim.lifetime.write());
-    let open = victim.as_ref().is_some_and(|(victim, attr)| {
-        attr.file_type != FileType::Directory && mount.table.handles(victim.ino) > 0
-    });
+    let open = victim.as_ref().is_some_and(|(_, attr)| is_open(mount, attr));
     let changing = [Changing::begin(&dirs.0, name), Changing::begin(&dirs.1, new_name)];
+    victim.iter().for_each(|(victim, _)| victim.core.lock().doubt_name());
     let reply = mount.array.meta.apply_timed(MetaOp::Rename {
         parent,
         name: name.to_vec(),
@@ -413,7 +424,9 @@ fn rename_children(
         open,
     });
     moved.core.lock().forget();
-    let (reply, time) = reply?;
+    let (reply, time) = reply.inspect_err(|_| {
+        victim.iter().for_each(|(victim, _)| mount.let_go_if_nameless(victim));
+    })?;
     // Two names of one inode stay as they are; nothing is known of them from here on.
     if target_attr.is_none_or(|target| target.ino != source.ino) {
         let left = target_attr.filter(|_| mode == RenameMode::Exchange).map(|target| target.ino);
@@ -425,11 +438,17 @@ fn rename_children(
         (MetaReply::Removed(Some(removed)), Some((victim, attr))) if removed.ino == victim.ino => {
             lost_name(mount, victim, (attr, time), removed, open);
         }
-        (MetaReply::Removed(_), Some((victim, _))) => victim.core.lock().forget(),
+        (MetaReply::Removed(_), Some((victim, _))) => victim.core.lock().keeps_name(),
         (MetaReply::Removed(_), None) => {}
         _ => return Err(wrong_reply()),
     }
     Ok(true)
+}
+
+/// Whether handles of a file are open here. An open directory can still be listed, as empty,
+/// without the metadata.
+fn is_open(mount: &Mount, attr: &Attr) -> bool {
+    attr.file_type != FileType::Directory && mount.table.handles(attr.ino) > 0
 }
 
 /// Locks the names of one or two directories, always in the order of their numbers.

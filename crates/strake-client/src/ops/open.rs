@@ -60,7 +60,7 @@ pub(crate) fn open(
     let changes = flags.truncate || flags.write;
     let tokens = if changes { exclusive(inode.ino) } else { shared(inode.ino) };
     let _tokens = mount.take_open(tokens, flags)?;
-    open_held(mount, caller, inode, flags).inspect_err(|_| mount.close(inode.ino, flags))
+    open_held(mount, caller, inode, flags).inspect_err(|_| mount.close(inode, flags))
 }
 
 /// Opens a file. The caller holds its tokens.
@@ -132,7 +132,7 @@ fn create_new(
     // The caller that makes a file may open it, whatever its mode says.
     let open = open_inode(mount, &inode, flags, Some(&made)).inspect_err(|_| {
         mount.table.remove_lookups(inode.ino, 1);
-        mount.close(inode.ino, flags);
+        mount.close(&inode, flags);
     })?;
     Ok((entry, open))
 }
@@ -188,7 +188,7 @@ pub(crate) fn tmpfile(
     let made = mount.array.meta.apply_inode(MetaOp::CreateOrphan { parent, new })?;
     let (inode, entry) = enter_new(mount, &made, Some(flags))?;
     let open = open_inode(mount, &inode, flags, Some(&made))
-        .inspect_err(|_| mount.close(inode.ino, flags))?;
+        .inspect_err(|_| mount.close(&inode, flags))?;
     let mut core = inode.core.lock();
     core.set_removed(made.attr, made.attr.ctime);
     core.orphan = true;
@@ -199,7 +199,7 @@ pub(crate) fn tmpfile(
 /// The last close of a handle.
 pub(crate) fn release(mount: &Mount, open: &OpenFile) {
     release_handle(mount, open);
-    mount.close(open.inode.ino, open.flags);
+    mount.close(&open.inode, open.flags);
 }
 
 fn release_handle(mount: &Mount, open: &OpenFile) {
