@@ -32,6 +32,8 @@ pub struct LockWait {
     pub mode: &'static str,
     /// The thread.
     pub thread: Thread,
+    /// The kernel's number of it ([`thread::number`]).
+    pub number: u32,
     /// How long it has waited.
     pub waited: Duration,
     /// The threads that hold the lock, the longest hold first. It is empty while the lock passes
@@ -44,6 +46,8 @@ pub struct LockWait {
 pub struct LockHolder {
     /// The thread.
     pub thread: Thread,
+    /// The kernel's number of it.
+    pub number: u32,
     /// How long it has held the lock.
     pub held: Duration,
 }
@@ -60,6 +64,7 @@ thread_local! {
 #[repr(align(128))]
 struct Row {
     thread: Thread,
+    number: u32,
     waiting: parking_lot::Mutex<Option<Waiting>>,
     holds: [Hold; HOLDS_MAX],
 }
@@ -104,6 +109,7 @@ impl Own {
     fn new() -> Own {
         let row = Arc::new(Row {
             thread: thread::current(),
+            number: thread::number(),
             waiting: parking_lot::Mutex::new(None),
             holds: Default::default(),
         });
@@ -203,6 +209,7 @@ pub fn lock_waits() -> Vec<LockWait> {
             name: waiting.name,
             mode: waiting.mode,
             thread: row.thread.clone(),
+            number: row.number,
             waited: now.saturating_sub(waiting.since),
             holders: holders(&rows, waiting.lock, now),
         })
@@ -215,7 +222,8 @@ pub fn lock_waits() -> Vec<LockWait> {
 fn holders(rows: &[Arc<Row>], lock: usize, now: Duration) -> Vec<LockHolder> {
     let held = |row: &Arc<Row>| {
         let since = row.holds.iter().filter_map(|hold| hold.since(lock)).min()?;
-        Some(LockHolder { thread: row.thread.clone(), held: now.saturating_sub(since) })
+        let (thread, number) = (row.thread.clone(), row.number);
+        Some(LockHolder { thread, number, held: now.saturating_sub(since) })
     };
     let mut holders: Vec<LockHolder> = rows.iter().filter_map(held).collect();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.held));

@@ -118,6 +118,51 @@ fn network_bytes(text: &str) -> (u64, u64) {
     })
 }
 
+/// A thread of this process, and its times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadTimes {
+    /// The kernel's number of it.
+    pub number: u32,
+    /// The first 15 bytes of its name.
+    pub name: String,
+    /// `R` if it runs or could, `S` if it sleeps, `D` if it waits for a disk in the kernel.
+    pub state: char,
+    /// Its time on processors.
+    pub processor_ns: u64,
+    /// The time in which it was ready and waited for a processor. 0 if the kernel counts none.
+    pub queued_ns: u64,
+}
+
+/// The threads of this process (proc(5)).
+///
+/// # Errors
+/// The host's.
+pub fn threads() -> Result<Vec<ThreadTimes>> {
+    let mut threads = Vec::new();
+    for entry in std::fs::read_dir("/proc/self/task")? {
+        let path = entry?.path();
+        // A thread that has ended meanwhile has no files any more.
+        let Ok(stat) = std::fs::read(path.join("stat")) else { continue };
+        let times = std::fs::read_to_string(path.join("schedstat")).unwrap_or_default();
+        threads.extend(thread_times(&String::from_utf8_lossy(&stat), &times));
+    }
+    Ok(threads)
+}
+
+/// Reads `stat` and `schedstat` of a thread. A name may hold anything, parentheses too.
+fn thread_times(stat: &str, schedstat: &str) -> Option<ThreadTimes> {
+    let (number, rest) = stat.split_once(" (")?;
+    let (name, rest) = rest.rsplit_once(") ")?;
+    let mut times = schedstat.split_whitespace().map(|it| it.parse().unwrap_or(0));
+    Some(ThreadTimes {
+        number: number.parse().ok()?,
+        name: name.to_owned(),
+        state: rest.chars().next()?,
+        processor_ns: times.next().unwrap_or(0),
+        queued_ns: times.next().unwrap_or(0),
+    })
+}
+
 /// The name of another process (proc(5), `comm`). `None` if it has ended, or for 0, which stands
 /// for the kernel.
 pub fn name(process: u32) -> Option<String> {
@@ -153,6 +198,24 @@ pub fn keep_descriptors() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_is_read_from_the_kernels_tables_whatever_its_name_holds() {
+        let expected = ThreadTimes {
+            number: 71,
+            name: "a) S (b".to_owned(),
+            state: 'D',
+            processor_ns: 1200,
+            queued_ns: 30,
+        };
+        let stat = "71 (a) S (b) D 1 2 3";
+        assert_eq!(thread_times(stat, "1200 30 4\n"), Some(expected.clone()));
+        let uncounted = ThreadTimes { processor_ns: 0, queued_ns: 0, ..expected };
+        assert_eq!(thread_times(stat, ""), Some(uncounted));
+        assert_eq!(thread_times("", ""), None);
+        let (all, own) = (threads().expect("/proc"), crate::thread::number());
+        assert!(all.iter().any(|it| it.number == own && it.state == 'R'), "{all:?}");
+    }
 
     #[test]
     fn the_times_of_the_machine_are_read_from_the_kernels_tables() {

@@ -12,6 +12,18 @@ pub use crate::simulation::seam::{
 pub use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, yield_now};
 pub use std::thread::{Thread, ThreadId, available_parallelism, current};
 
+/// The number by which the kernel knows this thread, as `top -H` and `/proc` show it.
+#[inline]
+pub fn number() -> u32 {
+    thread_local! {
+        static NUMBER: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+    if NUMBER.get() == 0 {
+        NUMBER.set(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+    }
+    NUMBER.get()
+}
+
 /// Calls `work` from within a call of another crate that may hold a lock of its own. A simulation
 /// lets nobody else run meanwhile, because that thread might wait for the lock, and the simulation
 /// would not know. In the product it is a plain call.

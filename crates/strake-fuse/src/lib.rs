@@ -34,4 +34,5 @@ mod fuzz_test;
 
 pub use awake::StayAwake;
 pub use options::KernelOptions;
+pub use overdue::Answering;
 pub use session::{FuseMount, MountOptions};

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use strake_env::sync::Mutex;
+use strake_env::thread;
+use strake_observe::{WaiterSnapshot, Waiters, wait_chain};
 use tracing::warn;
 
 /// A request that takes this long is named in the log.
@@ -22,6 +24,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct Slot {
+    /// The kernel's number of the thread.
+    thread: u32,
     /// How many requests have begun and ended: odd while one is answered.
     steps: AtomicU64,
     /// Valid while `steps` is odd.
@@ -41,6 +45,24 @@ impl Slot {
         self.steps.store(steps + 2, Ordering::Release);
         value
     }
+
+    /// The request that is answered now, if one is.
+    fn answering(&self) -> Option<Answering> {
+        let steps = self.steps.load(Ordering::Acquire);
+        let named = self.named();
+        std::sync::atomic::fence(Ordering::Acquire);
+        let is_same = self.steps.load(Ordering::Relaxed) == steps;
+        (is_same && !steps.is_multiple_of(2)).then_some(named)
+    }
+
+    fn named(&self) -> Answering {
+        let opcode = Opcode::from_number(self.opcode.load(Ordering::Relaxed));
+        Answering {
+            thread: self.thread,
+            name: opcode.map_or("request", Opcode::name),
+            inode: self.inode.load(Ordering::Relaxed),
+        }
+    }
 }
 
 /// A slot, and what the last look found there.
@@ -52,9 +74,21 @@ struct Watched {
     told: bool,
 }
 
+/// A request that is answered now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answering {
+    /// The kernel's number of the thread that answers it.
+    pub thread: u32,
+    /// The operation.
+    pub name: &'static str,
+    /// The file or directory.
+    pub inode: u64,
+}
+
 /// A request that is overdue and still answered.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Late {
+    pub(crate) thread: u32,
     pub(crate) name: &'static str,
     pub(crate) inode: u64,
     /// How long the looks have seen it. It is older by less than one interval.
@@ -68,13 +102,19 @@ pub(crate) struct Overdue {
 }
 
 impl Overdue {
-    /// The slot of a new thread.
+    /// The slot of the calling thread.
     pub(crate) fn slot(&self) -> Arc<Slot> {
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(Slot { thread: thread::number(), ..Slot::default() });
         let watched =
             Watched { slot: Arc::clone(&slot), steps: 0, since: Duration::ZERO, told: false };
         self.watched.lock().push(watched);
         slot
+    }
+
+    /// The requests that are answered now.
+    pub(crate) fn answering(&self) -> Vec<Answering> {
+        let watched = self.watched.lock();
+        watched.iter().filter_map(|watched| watched.slot.answering()).collect()
     }
 
     /// Looks at all slots. Returns the requests that have become overdue since the last look.
@@ -83,17 +123,31 @@ impl Overdue {
         watched.iter_mut().filter_map(|watched| watched.look(now)).collect()
     }
 
-    /// Looks, and logs what it finds.
-    pub(crate) fn tell(&self, now: Duration) {
-        for Late { name, inode, age } in self.look(now) {
-            let seconds = age.as_secs();
+    /// Looks, and logs what it finds, with what each request waits for, up to the root.
+    pub(crate) fn tell(&self, now: Duration, waiters: &Waiters) {
+        let late = self.look(now);
+        if late.is_empty() {
+            return;
+        }
+        let waits = waiters.snapshot_with_locks();
+        for Late { thread, name, inode, age } in late {
+            let (seconds, why) = (age.as_secs(), why(&waits, thread));
             warn!(
                 target: "fuse",
-                "{name} of inode {inode} is not done after more than {seconds} s \
-                 ('strake diag waiters' lists what is waited for)"
+                "{name} of inode {inode} is not done after more than {seconds} s: {why}"
             );
         }
     }
+}
+
+/// What a thread waits for, and what that waits for in turn.
+fn why(waits: &[WaiterSnapshot], thread: u32) -> String {
+    let Some(wait) = wait_chain::innermost(waits, thread) else {
+        return "it waits for nothing that has a name".to_owned();
+    };
+    let mut why = format!("it waits {}", wait_chain::what(wait));
+    wait_chain::chain(waits, wait).iter().for_each(|step| why.push_str(&format!("; {step}")));
+    why
 }
 
 impl Watched {
@@ -107,10 +161,9 @@ impl Watched {
             return None;
         }
         // The request that was there at an earlier look. So its fields were written long ago.
-        let opcode = Opcode::from_number(self.slot.opcode.load(Ordering::Relaxed));
-        let inode = self.slot.inode.load(Ordering::Relaxed);
+        let Answering { thread, name, inode } = self.slot.named();
         self.told = true;
-        Some(Late { name: opcode.map_or("request", Opcode::name), inode, age })
+        Some(Late { thread, name, inode, age })
     }
 }
 
@@ -142,9 +195,13 @@ mod tests {
     fn a_request_is_told_once_while_it_is_answered() {
         let overdue = Overdue::default();
         let (slot, other) = (overdue.slot(), overdue.slot());
-        let late = |name, inode, age| Late { name, inode, age: seconds(age) };
+        let thread = thread::number();
+        let late = |name, inode, age| Late { thread, name, inode, age: seconds(age) };
         assert_eq!(overdue.look(seconds(1000)), []);
+        assert_eq!(overdue.answering(), []);
         slot.hold(&header(READDIR, 7), || {
+            let reads = Answering { thread, name: "fuse_readdir", inode: 7 };
+            assert_eq!(overdue.answering(), [reads]);
             assert_eq!(overdue.look(seconds(1001)), []);
             assert_eq!(overdue.look(seconds(1010)), []);
             other.hold(&header(WRITE, 8), || {
@@ -154,6 +211,16 @@ mod tests {
             });
         });
         assert_eq!(overdue.look(seconds(2000)), []);
+    }
+
+    #[test]
+    fn a_request_that_is_told_says_what_it_waits_for() {
+        let waiters = Waiters::new(Arc::new(strake_env::ManualClock::default()));
+        let own = thread::number();
+        let of = |waiters: &Waiters| why(&waiters.snapshot(), own);
+        assert_eq!(of(&waiters), "it waits for nothing that has a name");
+        let _wait = waiters.enter("NSD commit", "nsd 3");
+        assert_eq!(of(&waiters), "it waits 0.00 µs for 'NSD commit nsd 3'");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::mode::ModeWatch;
 use crate::mountinfo;
 use crate::notify::Notifier;
 use crate::options::KernelOptions;
-use crate::overdue::{self, Overdue, Slot};
+use crate::overdue::{self, Answering, Overdue, Slot};
 use crate::readers::{Lasting, Length, Readers};
 use crate::uring;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -88,6 +88,7 @@ pub struct FuseMount {
     threads: Grown,
     notifier: Arc<Notifier>,
     has_rings: bool,
+    server: Arc<Server>,
     mode_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -130,19 +131,25 @@ impl FuseMount {
         connection::raise_read_ahead(&device, READ_AHEAD_KIB);
         let (watch, notifier) = (Arc::clone(&mode), Arc::clone(&server.notifier));
         let name = "fuse-mode".to_owned();
+        let telling = Arc::clone(&server);
         let mode_thread = strake_env::thread::Builder::new().name(name).spawn(move || {
-            let tell = || server.overdue.tell(RealClock.monotonic());
+            let tell = || telling.overdue.tell(RealClock.monotonic(), &telling.observe.waiters);
             if let Err(error) = watch.watch(&tell) {
                 warn!(target: "fuse", "remounts and slow requests are not noticed: {error}");
             }
         })?;
         let mode_thread = Mutex::new(Some(mode_thread));
-        Ok(FuseMount { path, mode, threads, notifier, has_rings, mode_thread })
+        Ok(FuseMount { path, mode, threads, notifier, has_rings, server, mode_thread })
     }
 
     /// Whether requests come through io_uring.
     pub fn has_rings(&self) -> bool {
         self.has_rings
+    }
+
+    /// The requests that are answered now, except waits for locks of programs.
+    pub fn answering(&self) -> Vec<Answering> {
+        self.server.overdue.answering()
     }
 
     /// The mount point.
@@ -787,8 +794,8 @@ mod tests {
         let header = InHeader { opcode: 17, nodeid: 5, ..InHeader::default() };
         server.serve(&slot, &header, &[], &mut []).expect("it agrees");
         assert!(server.overdue.look(Duration::from_secs(130)).is_empty(), "it is answered");
-        let age = Duration::from_secs(10);
-        let late = overdue::Late { name: "fuse_statfs", inode: 5, age };
+        let (thread, age) = (strake_env::thread::number(), Duration::from_secs(10));
+        let late = overdue::Late { thread, name: "fuse_statfs", inode: 5, age };
         assert_eq!(*found.lock(), [late]);
     }
 }

@@ -27,6 +27,7 @@ pub mod slow_report;
 pub mod tokens;
 pub mod trace;
 pub mod trace_report;
+pub mod wait_chain;
 pub mod waiters;
 
 pub use activity::{Activity, DiskActivity, LinkActivity, UserActivity};
@@ -45,7 +46,8 @@ pub use slow_report::{Finding, SlowReport, print_slow_report};
 pub use tokens::{FileHolder, FileWait, HotFile, TokensView, print_tokens};
 pub use trace::{Labels, Trace, TraceEvent, TraceStatus};
 pub use trace_report::{TraceBy, TraceQuestion, TraceReport, print_trace_report};
-pub use waiters::{RequestWait, WaitGuard, WaiterSnapshot, Waiters, print_waiters};
+pub use wait_chain::print_wait_chains;
+pub use waiters::{RequestWait, WaitGuard, WaitHolder, WaiterSnapshot, Waiters, print_waiters};
 
 use std::sync::Arc;
 use strake_env::{Clock, Links};

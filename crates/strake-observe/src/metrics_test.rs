@@ -24,6 +24,7 @@ fn scene() -> Scene {
         detail: String::new(),
         since: Timestamp::default(),
         waited: Duration::from_secs(seconds),
+        ..WaiterSnapshot::default()
     };
     let mut slow =
         slow::explain(Duration::ZERO, &Window::default(), &slow::Facts::default(), &|_| None);

@@ -204,6 +204,7 @@ fn a_request_that_is_held_up_now_is_named_although_it_has_not_ended() {
         detail: "write, NSD 2".to_owned(),
         since: strake_proto::Timestamp::default(),
         waited: Duration::from_secs(42),
+        ..WaiterSnapshot::default()
     });
     let report = minute.explain();
     assert_eq!(report.findings[0].id, "held-up");
@@ -383,6 +384,7 @@ fn what_a_silent_node_holds_up_now_is_blamed_on_it() {
         detail: "inode 12".into(),
         since: strake_proto::Timestamp::default(),
         waited: Duration::from_secs(6),
+        ..WaiterSnapshot::default()
     }];
     let report = minute.explain();
     let ids: Vec<&str> = report.findings.iter().map(|it| it.id.as_str()).collect();

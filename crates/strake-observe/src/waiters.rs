@@ -33,11 +33,14 @@ const LOCK_WAIT_MIN: Duration = Duration::from_millis(10);
 const HOLDERS_NAMED_MAX: usize = 3;
 
 /// One wait.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WaiterSnapshot {
     /// The name of the thread that waits, or of a request that waits without one.
     pub thread: String,
+    /// The kernel's number of the thread. 0 for a request without one.
+    #[serde(default)]
+    pub number: u32,
     /// The name of the thing that it waits for, one of a small set.
     pub reason: String,
     /// The detail, such as the NSD; it may be empty.
@@ -47,12 +50,37 @@ pub struct WaiterSnapshot {
     /// How long it has lasted.
     #[serde(rename = "waitedNs", with = "nanoseconds")]
     pub waited: Duration,
+    /// The threads that hold what is waited for, if that is a lock: the longest hold first.
+    #[serde(default)]
+    pub holders: Vec<WaitHolder>,
+}
+
+/// A thread that holds what another one waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitHolder {
+    /// Its name.
+    pub thread: String,
+    /// The kernel's number of it.
+    pub number: u32,
+    /// How long it has held that, in nanoseconds.
+    pub held_ns: u64,
+}
+
+impl From<&LockHolder> for WaitHolder {
+    fn from(holder: &LockHolder) -> WaitHolder {
+        WaitHolder {
+            thread: name(&holder.thread),
+            number: holder.number,
+            held_ns: u64::try_from(holder.held.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 /// Who waits.
 enum Who {
-    /// A thread. Its name is looked up only for a listing.
-    Thread(Thread),
+    /// A thread, with the kernel's number of it. Its name is looked up only for a listing.
+    Thread(Thread, u32),
     /// A request that no thread waits with, by a name.
     Request(String),
 }
@@ -139,7 +167,7 @@ impl Waiters {
     }
 
     fn begin(&self, reason: &'static str, detail: Cow<'static, str>) -> usize {
-        self.begin_as(Who::Thread(thread::current()), reason, detail)
+        self.begin_as(Who::Thread(thread::current(), thread::number()), reason, detail)
     }
 
     fn begin_as(&self, who: Who, reason: &'static str, detail: Cow<'static, str>) -> usize {
@@ -170,13 +198,18 @@ impl Waiters {
             .flatten()
             .map(|waiter| WaiterSnapshot {
                 thread: match &waiter.who {
-                    Who::Thread(thread) => name(thread),
+                    Who::Thread(thread, _) => name(thread),
                     Who::Request(name) => name.clone(),
+                },
+                number: match waiter.who {
+                    Who::Thread(_, number) => number,
+                    Who::Request(_) => 0,
                 },
                 reason: waiter.reason.to_owned(),
                 detail: waiter.detail.clone().into_owned(),
                 since: waiter.since,
                 waited: now.saturating_sub(waiter.start),
+                holders: Vec::new(),
             })
             .collect();
         drop(table);
@@ -191,10 +224,12 @@ impl Waiters {
         let locks = lock_waits().into_iter().filter(|wait| wait.waited >= LOCK_WAIT_MIN);
         let locks = locks.map(|wait| WaiterSnapshot {
             thread: name(&wait.thread),
+            number: wait.number,
             reason: wait.name.to_owned(),
             detail: describe(&wait),
             since: before(now, wait.waited),
             waited: wait.waited,
+            holders: wait.holders.iter().map(WaitHolder::from).collect(),
         });
         let mut all: Vec<WaiterSnapshot> = locks.chain(self.snapshot()).collect();
         all.sort_by_key(|waiter| std::cmp::Reverse(waiter.waited));
@@ -267,19 +302,25 @@ pub fn print_waiters(
     waiters: &[WaiterSnapshot],
     utc_offset_seconds: i64,
 ) -> fmt::Result {
-    for waiter in waiters {
-        let gap = if waiter.detail.is_empty() { "" } else { " " };
-        writeln!(
-            out,
-            "Waiting {:.4} sec since {}, thread {}: reason '{}{gap}{}'",
-            waiter.waited.as_secs_f64(),
-            format::time_of_day(waiter.since, utc_offset_seconds),
-            waiter.thread,
-            waiter.reason,
-            waiter.detail,
-        )?;
-    }
-    Ok(())
+    waiters.iter().try_for_each(|waiter| print_waiter(out, waiter, utc_offset_seconds))
+}
+
+/// One line of [`print_waiters`].
+pub(crate) fn print_waiter(
+    out: &mut dyn fmt::Write,
+    waiter: &WaiterSnapshot,
+    utc_offset_seconds: i64,
+) -> fmt::Result {
+    let gap = if waiter.detail.is_empty() { "" } else { " " };
+    writeln!(
+        out,
+        "Waiting {:.4} sec since {}, thread {}: reason '{}{gap}{}'",
+        waiter.waited.as_secs_f64(),
+        format::time_of_day(waiter.since, utc_offset_seconds),
+        waiter.thread,
+        waiter.reason,
+        waiter.detail,
+    )
 }
 
 #[cfg(test)]
@@ -337,11 +378,12 @@ mod tests {
     fn lock_wait(mode: &'static str, holders: usize) -> LockWait {
         let holder = |at: usize| LockHolder {
             thread: thread::current(),
+            number: thread::number(),
             held: Duration::from_millis(12_000 - 1000 * at as u64),
         };
         let holders = (0..holders).map(holder).collect();
         let (thread, waited) = (thread::current(), Duration::from_secs(7));
-        LockWait { name: "a lock", mode, thread, waited, holders }
+        LockWait { name: "a lock", mode, thread, number: 7, waited, holders }
     }
 
     #[test]
@@ -380,6 +422,9 @@ mod tests {
             };
             assert!(listed[0].waited >= listed[1].waited);
             let wait = listed.iter().find(|wait| wait.reason == "a door").expect("it is there");
+            let holder = wait.holders.first().expect("this thread holds it");
+            assert_eq!(holder.number, thread::number());
+            assert!(wait.number != 0 && wait.number != holder.number, "{wait:?}");
             assert!(wait.waited >= LOCK_WAIT_MIN);
             let held = format!("held by {} for ", name(&thread::current()));
             assert!(wait.detail.starts_with(&held), "{}", wait.detail);

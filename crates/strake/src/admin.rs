@@ -51,6 +51,8 @@ pub(crate) enum Request {
     Metrics,
     /// List everything that waits now.
     Waiters,
+    /// List the threads of the daemon, and what each does now.
+    Threads,
     /// Report how the network to other nodes is.
     Network,
     /// Report which files nodes take from each other, and what waits for files.
@@ -152,6 +154,29 @@ pub(crate) enum Request {
         /// Do so even if the mount is busy.
         force: bool,
     },
+}
+
+impl Request {
+    /// True for questions, which change nothing and are answered soon. Other nodes of the cluster
+    /// may ask them.
+    pub(crate) fn is_question(&self) -> bool {
+        use Request as It;
+        matches!(
+            self,
+            It::Status
+                | It::Show
+                | It::Totals
+                | It::Activity { .. }
+                | It::Settings
+                | It::Health
+                | It::Waiters
+                | It::Threads
+                | It::Network
+                | It::Stats
+                | It::Memory
+                | It::ExplainSlow { .. }
+        )
+    }
 }
 
 /// The daemon's answer.

@@ -16,6 +16,7 @@ mod manage;
 mod metrics;
 mod recent;
 mod serve;
+mod threads;
 mod tokens;
 mod trace;
 

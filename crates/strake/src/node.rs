@@ -15,6 +15,7 @@ mod create;
 mod delete;
 mod dir;
 mod disks;
+mod everywhere;
 mod follow;
 mod leader;
 mod messages;
@@ -32,7 +33,7 @@ pub(crate) use dir::{NodeDir, NodeFile};
 #[cfg(test)]
 pub(crate) use messages::MemberState;
 pub(crate) use messages::{
-    FsWanted, Grant, LeaderRequest, MetadataState, MountAnswer, NodeRequest, NodeState,
+    FsWanted, Grant, LeaderRequest, MetadataState, MountAnswer, NodeRequest, NodeState, OfNode,
     ReplicaState, Request, StripsChecked,
 };
 pub(crate) use mount::disks_of_mount;

@@ -236,6 +236,36 @@ impl CheckStatus {
     }
 }
 
+/// A thread of the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ShowThread {
+    pub(crate) name: String,
+    /// The kernel's number of it.
+    pub(crate) number: u32,
+    /// Its time on processors.
+    pub(crate) processor_ns: u64,
+    /// The time in which it waited for a processor.
+    pub(crate) queued_ns: u64,
+    /// False if it has nothing to do.
+    pub(crate) is_busy: bool,
+    /// What it does now, as people read it.
+    pub(crate) does: String,
+}
+
+impl ShowThread {
+    /// All threads as a table.
+    pub(crate) fn table(all: &[ShowThread]) -> Table {
+        let seconds = |nanos: u64| format!("{:.2}", nanos as f64 / 1e9);
+        let mut table = Table::new(&["thread", "number", "cpu s", "queued s", "does"], &[0, 4]);
+        for it in all {
+            let (cpu, queued) = (seconds(it.processor_ns), seconds(it.queued_ns));
+            table.row(vec![it.name.clone(), it.number.to_string(), cpu, queued, it.does.clone()]);
+        }
+        table
+    }
+}
+
 /// A setting as the daemon uses it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -130,6 +130,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     checks.record("its steps are drawn, from the request to each disk", drawn(&mounted));
     checks.record("filters leave out the rest", filtered(&mounted));
     checks.record("a stopped trace stays as it is", stopped(&mounted));
+    checks.record("diag all has everything but names and contents", all(&mounted));
     checks
         .record("mon counts what dd and cat did, and from zero after a reset", counters(&mounted));
     checks.record("mon counts requests by size and time", histograms(session, &mounted));
@@ -257,6 +258,27 @@ fn stopped(mounted: &Mounted<'_>) -> Result<(), String> {
         return Err(format!("stop said '{told}', and then '{again}'"));
     }
     if before == after { Ok(()) } else { Err(format!("{before}\nand then\n{after}")) }
+}
+
+/// The archive is read by tar(1), and each answer by Python.
+fn all(mounted: &Mounted<'_>) -> Result<(), String> {
+    let directory = mounted.beside("case")?;
+    script(mounted, "a secret", "echo of-the-utmost-secrecy > a-very-secret-name; sync .")?;
+    let archive = directory.join("case.tar");
+    let mut all = mounted.command("diag all");
+    mounted.program("diag all", SECONDS_MAX, all.arg("--output").arg(&archive))?;
+    let judge = "set -e
+        tar xf case.tar
+        for name in readme.txt strake.log machine/meminfo; do test -s $name; done
+        grep -q 'file system diag,' readme.txt
+        # Only nodes of a cluster have tokens.
+        test $(grep -c missing readme.txt) = $(grep -c 'missing  tokens.json' readme.txt)
+        for name in *.json; do /usr/bin/python3 -m json.tool $name > /dev/null; done
+        test $(ls *.json | wc -l) -ge 17
+        if grep -r -e of-the-utmost-secrecy -e a-very-secret-name .; then exit 1; fi";
+    let mut shell = mounted.outside("sh");
+    shell.args(["-c", judge]).current_dir(&directory);
+    mounted.program("judge the case", SECONDS_MAX, &mut shell).map(drop)
 }
 
 fn counters(mounted: &Mounted<'_>) -> Result<(), String> {

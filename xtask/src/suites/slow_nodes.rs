@@ -113,6 +113,8 @@ fn story(lab: &Lab<'_>, checks: &mut Checks) -> Result<(), String> {
     let taken = lab.stage(&[(1, COUNT), (2, COUNT)], "token-conflict", &words);
     checks.record("a file that two nodes take from each other is named first", taken);
     checks.record("`diag tokens` has it at the top", lab.tokens_show("counter"));
+    checks.record("`top` has all nodes and that file", lab.top_shows("counter"));
+    checks.record("`--all` has the answers of all nodes", lab.all_answer());
 
     lab.succeeds("node 1 lose 15")?;
     let lossy = lab.stage(&[(1, COPY)], "network", &["loses packets", "packets to node"]);
@@ -210,6 +212,20 @@ impl Lab<'_> {
         Ok(ended.success()?.output())
     }
 
+    /// `strake top` on the first node has all nodes, and the file that they take from each other.
+    fn top_shows(&self, name: &str) -> Result<(), String> {
+        let mut command = self.session.command(&self.session.strake);
+        command.args(["top", "--once", "1", "--data"]).arg(self.dir.join("node1/mount/lab"));
+        let text = self.command("top", &mut command)?.success()?.output();
+        let has = |begin: &str, end: &str| {
+            text.lines().any(|line| line.starts_with(begin) && line.contains(end))
+        };
+        let nodes =
+            has("node1 ", "this node") && has("node2 ", "server") && has("node3 ", "server");
+        let hot = text.lines().any(|line| line.ends_with(&format!("/mnt/{name}")));
+        if nodes && hot && has("mount on node2", "taken") { Ok(()) } else { Err(text) }
+    }
+
     fn python(&self, node: usize, program: &str) -> std::process::Command {
         let mut python = self.session.command("/usr/bin/python3");
         python.args(["-c", program]).current_dir(self.mount(node));
@@ -257,6 +273,18 @@ impl Lab<'_> {
         let mut python = self.session.command("/usr/bin/python3");
         python.args(["-c", JUDGE]).arg(&path).arg(wanted).args(words);
         self.command(&format!("judge-{name}"), &mut python)?.success().map(drop)
+    }
+
+    /// Each node's mount answers when node 1 is asked for all.
+    fn all_answer(&self) -> Result<(), String> {
+        for words in ["waiters --all --json", "network --all --json", "threads --all --json"] {
+            let told = self.diag(words)?;
+            let is_there = |node: usize| told.contains(&format!("\"node{node}\": ["));
+            if !(1..=3).all(is_there) {
+                return Err(format!("{words}: {told}"));
+            }
+        }
+        Ok(())
     }
 
     /// The hottest file has this name, and was taken from both nodes.

@@ -87,6 +87,7 @@ impl World {
             detail: String::new(),
             since: Timestamp::default(),
             waited: Duration::from_secs(seconds),
+            ..WaiterSnapshot::default()
         });
     }
 }

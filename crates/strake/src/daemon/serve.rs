@@ -223,6 +223,7 @@ impl Daemon {
             Request::IoHistory => encode(&self.observe.io.snapshot()),
             Request::Metrics => encode(&self.metrics()?),
             Request::Waiters => encode(&self.waiters()),
+            Request::Threads => encode(&self.threads()?),
             Request::Tokens => encode(&self.tokens_view()?),
             Request::Network => {
                 let rows = self.observe.links.view().into_iter().map(LinkRow::from);

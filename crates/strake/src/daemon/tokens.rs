@@ -186,6 +186,7 @@ mod tests {
                 detail: detail.into(),
                 since: Timestamp::default(),
                 waited: Duration::ZERO,
+                ..WaiterSnapshot::default()
             };
             name_holders(&mut wait, &view, "node1");
             wait.detail

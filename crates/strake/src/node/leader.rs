@@ -57,6 +57,7 @@ impl Node {
                 let node = self.newest_records()?.node_named(node)?.id;
                 encode(&self.change(&Change::DeleteNode { node })?.revision)
             }
+            LeaderRequest::AskMounts { fs, request } => encode(&self.ask_mounts(fs, request)?),
             LeaderRequest::NodeStates => encode(&self.node_states()),
             LeaderRequest::CreateNsds { nsds, force } => encode(&self.create_nsds(nsds, *force)?),
             LeaderRequest::CreateFs(wanted) => encode(&self.create_file_system(wanted)?),

@@ -5,6 +5,7 @@
 //! those that exist keep their names. So nodes of two versions understand each other, or say which
 //! request they do not know.
 
+use crate::admin;
 pub(crate) use crate::cluster::stanza::Described;
 use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber, NsdRecord};
 use crate::scrub::ScrubOrder;
@@ -101,6 +102,14 @@ pub(crate) enum NodeRequest {
         /// The change.
         change: Change,
     },
+    /// Ask the node's mount of a file system a question. Other requests are refused. The answer is
+    /// that of the mount's daemon.
+    Mounted {
+        /// Its name.
+        fs: String,
+        /// The question.
+        request: Box<admin::Request>,
+    },
     /// Report whether the node serves the metadata of a file system now: a boolean.
     Serves {
         /// The file system.
@@ -119,6 +128,7 @@ impl NodeRequest {
                 | It::IsMounted { .. }
                 | It::Records { .. }
                 | It::Replica
+                | It::Mounted { .. }
                 | It::Serves { .. }
         )
     }
@@ -155,6 +165,13 @@ pub(crate) enum LeaderRequest {
     },
     /// Ask all nodes how they are. The answer is a list of [`NodeState`].
     NodeStates,
+    /// Ask the mounts of all nodes a question. The answer is a list of [`OfNode`].
+    AskMounts {
+        /// The file system's name.
+        fs: String,
+        /// The question.
+        request: Box<admin::Request>,
+    },
     /// Make NSDs. The answer is a list of [`NsdRecord`].
     CreateNsds {
         /// What the user described.
@@ -315,7 +332,9 @@ impl LeaderRequest {
     pub(crate) fn answerer(&self) -> Answerer {
         use LeaderRequest as It;
         match self {
-            It::Records { .. } | It::Replica | It::NodeStates => Answerer::Any,
+            It::Records { .. } | It::Replica | It::NodeStates | It::AskMounts { .. } => {
+                Answerer::Any
+            }
             It::Join { .. }
             | It::DeleteNode { .. }
             | It::CreateNsds { .. }
@@ -463,6 +482,13 @@ pub(crate) struct NodeState {
     /// Its replicas of the metadata of file systems.
     #[serde(default)]
     pub(crate) metadata: Vec<MetadataState>,
+}
+
+/// What the mount of one node answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct OfNode {
+    pub(crate) node: String,
+    pub(crate) answer: admin::Reply,
 }
 
 /// How a replica of the metadata of a file system is.

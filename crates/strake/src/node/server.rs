@@ -533,6 +533,7 @@ impl Node {
                 encode(&Some(own).filter(|_| is_newer))
             }
             NodeRequest::Replica => encode(&self.replica()?.state()),
+            NodeRequest::Mounted { fs, request } => self.ask_mount(fs, request),
             NodeRequest::Serves { fs } => encode(&self.serves(*fs)),
             NodeRequest::Committed => encode(&self.replica()?.committed()?),
             NodeRequest::Propose { at, change } => encode(&self.propose(*at, change)?),

@@ -1,14 +1,13 @@
 //! `strake diag network`: how the network to other nodes is.
 
-use crate::admin::{self, Request};
-use crate::commands::fs::Target;
+use super::{Asked, text};
+use crate::admin::Request;
 use crate::node::{self, NodeDir, NodeRequest};
 use crate::output;
-use crate::registry;
 use clap::Args;
 use std::path::PathBuf;
 use strake_observe::{LinkRow, print_links};
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::Result;
 
 /// Show how the network to other nodes is: round trips, silence, packets sent again.
 ///
@@ -20,27 +19,25 @@ use strake_proto::{Error, ErrorKind, Result};
 #[command(after_help = "Examples:
   strake diag network                        as the mount of this machine sees it
   strake diag network --node-dir /srv/strake as the node's server process sees it
+  strake diag network --all                  as the mount of each node sees it
   strake diag network --json")]
 pub(crate) struct NetworkArgs {
     #[command(flatten)]
-    target: Target,
+    asked: Asked,
     /// The directory of a node: its server process is asked, not a mount.
-    #[arg(long, value_name = "DIR", conflicts_with = "data")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["data", "all"])]
     node_dir: Option<PathBuf>,
 }
 
 /// Runs `strake diag network`.
 pub(super) fn run(args: &NetworkArgs) -> Result<()> {
-    let rows: Vec<LinkRow> = match &args.node_dir {
-        Some(dir) => node::ask_own(&NodeDir::at(dir)?, &node::Request::Node(NodeRequest::Network))?,
-        None => admin::ask(&registry::find(args.target.data.as_deref())?, &Request::Network)?,
-    };
-    if args.target.json {
+    let print = |rows: &Vec<LinkRow>| text(|out| print_links(out, rows));
+    let Some(dir) = &args.node_dir else { return args.asked.show(&Request::Network, &print) };
+    let request = node::Request::Node(NodeRequest::Network);
+    let rows: Vec<LinkRow> = node::ask_own(&NodeDir::at(dir)?, &request)?;
+    if args.asked.target.json {
         return output::print_json(&rows);
     }
-    let mut text = String::new();
-    print_links(&mut text, &rows)
-        .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-    print!("{text}");
+    print!("{}", print(&rows)?);
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! `strake diag explain slow`: where the time of the recent past went, in words.
 
 use super::file::inode_of;
+use super::{everywhere, text};
 use crate::admin::{self, Request};
 use crate::commands::fs::Target;
 use crate::output;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use strake_observe::recent::{Filter, KEPT};
 use strake_observe::{SlowReport, print_slow_report};
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::Result;
 
 /// Say why it is slow: where the time of the last minutes went, and what to do about it.
 ///
@@ -22,6 +23,7 @@ use strake_proto::{Error, ErrorKind, Result};
   strake diag explain slow --since 30s
   strake diag explain slow --pid 4711              what one program waited for
   strake diag explain slow --path /mnt/strake/db   what the users of one file waited for
+  strake diag explain slow --all                   in a cluster, on each node
   strake diag explain slow --json")]
 pub(crate) struct SlowArgs {
     #[command(flatten)]
@@ -35,6 +37,9 @@ pub(crate) struct SlowArgs {
     /// Only what this process asked for.
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
+    /// In a cluster: ask the mounts of all nodes.
+    #[arg(long, conflicts_with = "pid")]
+    all: bool,
 }
 
 fn since(text: &str) -> std::result::Result<Duration, String> {
@@ -50,15 +55,17 @@ pub(super) fn run(args: &SlowArgs) -> Result<()> {
     let inode = args.path.as_deref().map(|path| inode_of(&dir, path)).transpose()?;
     let filter = Filter { process: args.pid, inode };
     let request = Request::ExplainSlow { since: args.since, filter };
+    if args.all {
+        // Files that programs of other nodes have open are known there.
+        let print = |report: &SlowReport| text(|out| print_slow_report(out, report));
+        return everywhere::show(&args.target, true, &request, &print);
+    }
     let mut report: SlowReport = admin::ask(&dir, &request)?;
     name_files(&mut report, &dir.read_config()?.mount);
     if args.target.json {
         return output::print_json(&report);
     }
-    let mut text = String::new();
-    print_slow_report(&mut text, &report)
-        .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-    print!("{text}");
+    print!("{}", text(|out| print_slow_report(out, &report))?);
     Ok(())
 }
 

@@ -276,6 +276,7 @@ fn waits_have_the_fields_of_their_head() {
         detail: "write, NSD 2".into(),
         since: strake_proto::Timestamp { seconds: 951_827_696, nanos: 0 },
         waited: std::time::Duration::from_millis(1500),
+        ..WaiterSnapshot::default()
     };
     let fields = waiter(&wait);
     assert_eq!(fields[2..6], ["fuse-3", "2000-02-29_12:34:56+0000", "1.5000", "monitored"]);

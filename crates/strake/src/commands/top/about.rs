@@ -14,6 +14,7 @@ use strake_observe::health::{self, Component, Health, print_health};
 use strake_observe::recent::{Filter, KEPT};
 use strake_observe::{
     SlowReport, WaiterSnapshot, print_links, print_slow_report, print_tokens, print_waiters,
+    wait_chain,
 };
 use strake_proto::{ByteCount, Error, ErrorKind, Result};
 
@@ -172,7 +173,11 @@ fn file(out: &mut String, dir: &DataDir, inode: u64, path: Option<&str>) -> Resu
 fn wait(out: &mut String, look: &Look, thread: &str, reason: &str) -> Result<()> {
     let is_it = |it: &&WaiterSnapshot| it.thread == thread && it.reason == reason;
     match look.waits.iter().find(is_it) {
-        Some(found) => waiting(out, std::slice::from_ref(found))?,
+        Some(found) => {
+            waiting(out, std::slice::from_ref(found))?;
+            let mut steps = wait_chain::chain(&look.waits, found).into_iter();
+            steps.try_for_each(|step| writeln!(out, "  {step}")).map_err(unprintable)?;
+        }
         None => writeln!(out, "It does not wait any more.").map_err(unprintable)?,
     }
     let text = "`strake help operating` says what each wait means. All that wait now:";

@@ -117,8 +117,9 @@ pub(super) fn head(look: &Look) -> [String; 3] {
     let (show, rates, size) = (&look.show, &look.rates, short);
     let Line { busy_percent, own_percent, received, sent, disk_ios, disk_ms, .. } = rates;
     let disk_bytes = rates.disk_read_bytes + rates.disk_written_bytes;
+    let node = look.nodes.iter().find(|it| it.is_own).map_or(&show.node, |it| &it.name);
     [
-        format!("{} at {}, code {}, node {}", show.name, show.mount, show.code, show.node),
+        format!("{} at {}, code {}, node {node}", show.name, show.mount, show.code),
         format!(
             "programs  read {}/s {} req/s  write {}/s {} req/s  sync {}/s  names {}/s",
             size(rates.read_bytes),

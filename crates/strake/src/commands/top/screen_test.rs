@@ -124,6 +124,7 @@ fn look() -> Look {
             detail: "inode 12, held by n2".to_owned(),
             since: Timestamp::default(),
             waited: Duration::from_millis(12_300),
+            ..WaiterSnapshot::default()
         }],
         slow,
         nodes: vec![
