@@ -269,8 +269,10 @@ fn all(mounted: &Mounted<'_>) -> Result<(), String> {
     mounted.program("diag all", SECONDS_MAX, all.arg("--output").arg(&archive))?;
     let judge = "set -e
         tar xf case.tar
-        for name in readme.txt strake.log machine/meminfo; do test -s $name; done
-        grep -q 'file system diag,' readme.txt
+        for name in readme.txt show.json machine/meminfo; do test -s $name; done
+        # A log without an event is empty.
+        test -e strake.log
+        grep -q 'A support case of the file system' readme.txt
         # Only nodes of a cluster have tokens.
         test $(grep -c missing readme.txt) = $(grep -c 'missing  tokens.json' readme.txt)
         for name in *.json; do /usr/bin/python3 -m json.tool $name > /dev/null; done
