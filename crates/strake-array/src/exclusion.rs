@@ -12,6 +12,17 @@ pub struct FileNow {
     pub untold: i64,
 }
 
+/// What became of a file that was to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// Its bytes lie by the newest layout.
+    Done,
+    /// It is gone, or has its bytes elsewhere by now.
+    Elsewhere,
+    /// It was changed faster than it could be copied.
+    InUse,
+}
+
 /// See the file's head.
 pub trait Exclusion: Send + Sync {
     /// Makes everything durable that was written before this call. Returns the bytes that had to be
@@ -54,4 +65,17 @@ pub trait Exclusion: Send + Sync {
     /// # Errors
     /// `Io` if too many strips are away; `NoSpace`.
     fn rewrite(&self, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> Result<()>;
+
+    /// Moves a file's bytes from this object to one of the newest layout, while the file is used.
+    /// `go_on` is called with the bytes that were copied; an error ends the move, and nothing has
+    /// changed then.
+    ///
+    /// # Errors
+    /// Those of `go_on`; `NoSpace`; `Io` if too many strips are away.
+    fn move_file(
+        &self,
+        ino: Ino,
+        layout: &ObjectLayout,
+        go_on: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Moved>;
 }

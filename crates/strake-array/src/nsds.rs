@@ -22,6 +22,7 @@ mod map;
 mod missed;
 mod returning;
 mod shadow;
+mod slots;
 mod traced;
 
 pub use follow::FindNsd;
@@ -35,6 +36,7 @@ pub use missed::{Missed, Table};
 pub use returning::RecoveryEnd;
 use returning::Vouched;
 pub use shadow::Shadow;
+use slots::Slots;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -107,7 +109,7 @@ strake_env::lock_names! {
 
 /// See the file's head.
 pub struct NsdSet {
-    slots: Vec<NsdSlot>,
+    slots: Slots,
     pool: RwLock<PoolMap>,
     /// The most NSDs that may have missed writes at one time: the P of the code. With more, their
     /// strips would be needed to rebuild each other.
@@ -140,6 +142,8 @@ pub struct NsdSet {
     observe: Option<Arc<Observe>>,
     /// Where NSDs are found that get a slot later.
     find: Option<FindNsd>,
+    /// The way to the NSD that is about to get a slot.
+    coming: Mutex<Option<(NsdId, Arc<dyn NsdPort>)>>,
 }
 
 /// The log names at most so many bad strips of one NSD. Further ones are only counted.
@@ -246,9 +250,9 @@ impl NsdSet {
         clock: Arc<dyn Clock>,
     ) -> NsdSet {
         let deleted = pool.deleted();
-        let slots: Vec<NsdSlot> = pool.slots.iter().map(NsdSlot::new).collect();
+        let slots = Slots::new(&pool.slots);
         let mut missed = Missed::new(slots.len());
-        for (at, slot) in (0..).map(SlotIndex).zip(&slots) {
+        for (at, slot) in (0..).map(SlotIndex).zip(slots.iter()) {
             if slot.noted.load(Ordering::Acquire) {
                 missed.distrust(at);
             }
@@ -276,12 +280,13 @@ impl NsdSet {
             holdings: None,
             observe: None,
             find: None,
+            coming: Mutex::default(),
         };
         for (slot, port) in ports {
             if set.deleted.read().contains(&slot) {
                 continue;
             }
-            if let (Some(port), Some(entry)) = (port, set.slots.get(usize::from(slot.0))) {
+            if let (Some(port), Some(entry)) = (port, set.slots.get(slot)) {
                 entry.route.write().port = Some(port);
                 let is_up = || Ok(!set.is_noted(slot));
                 set.probe_knowing(slot, &is_up);
@@ -327,7 +332,7 @@ impl NsdSet {
     }
 
     fn slot(&self, slot: SlotIndex) -> &NsdSlot {
-        &self.slots[usize::from(slot.0)]
+        self.slots.get(slot).expect("invariant: slots are known before what names them")
     }
 
     /// The id of the slot's current NSD.
@@ -420,6 +425,7 @@ impl NsdSet {
             }
         };
         let made = Arc::new(Placement::new(&members, layout.code)?);
+        self.meet(&members)?;
         Ok(Arc::clone(self.placements.write().entry(key).or_insert(made)))
     }
 
@@ -572,7 +578,7 @@ impl NsdSet {
         if self.deleted.read().contains(&slot) {
             return;
         }
-        if let Some(entry) = self.slots.get(usize::from(slot.0)) {
+        if let Some(entry) = self.slots.get(slot) {
             let gone = port.is_none();
             entry.route.write().port = port;
             if gone {
@@ -728,6 +734,11 @@ impl NsdSet {
         }
     }
 
+    /// How many NSDs hold strips and go on doing so.
+    pub fn live_count(&self) -> u64 {
+        self.slots().filter(|slot| self.being_emptied() != Some(*slot)).count() as u64
+    }
+
     /// Total and free raw bytes of all NSDs. Placement is even, so the NSD with the least free
     /// space decides: the others are counted as if each had its numbers, because they cannot be
     /// filled.
@@ -740,7 +751,7 @@ impl NsdSet {
         });
         let Some((free, total)) = told.filter(|(_, total)| *total > 0).min() else { return (0, 0) };
         // NSDs that do not answer count like the others.
-        let all = live().count() as u64;
+        let all = self.live_count();
         (total.saturating_mul(all), free.saturating_mul(all))
     }
 

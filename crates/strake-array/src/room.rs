@@ -144,7 +144,6 @@ strake_env::lock_names! {
 pub struct Room {
     io: Arc<StripeIo>,
     code: Code,
-    slots: u64,
     block_size: u64,
     state: Mutex<State>,
     /// Held by the thread whose turn it is.
@@ -159,7 +158,6 @@ impl Room {
         let room = Room {
             io: Arc::clone(io),
             code,
-            slots: (io.nsds().slots().count() as u64).max(1),
             block_size: block_size.into(),
             state: Mutex::default(),
             turns: WatchedMutex::default(),
@@ -168,6 +166,11 @@ impl Room {
         room.learn(0);
         room.ask_ahead();
         room
+    }
+
+    /// The NSDs that [`crate::nsds::NsdSet::space`] counts.
+    fn slots(&self) -> u64 {
+        self.io.nsds().live_count().max(1)
     }
 
     /// The most that a block of up to so many bytes takes on an NSD.
@@ -217,7 +220,7 @@ impl Room {
     /// `sent` bytes.
     fn learn(&self, sent: u64) {
         let (total, free) = self.io.nsds().space();
-        let (total, free) = (total / self.slots, free / self.slots);
+        let (total, free) = (total / self.slots(), free / self.slots());
         let reserve = self.reserve_of(total);
         let mut state = self.state.lock();
         state.total = total;
@@ -361,11 +364,11 @@ impl Room {
             if state.shared_strip > 0 {
                 // What others do not need can be had.
                 let (total, free) = self.io.nsds().space();
-                let kept = self.reserve_of(total / self.slots) + MARGIN_PER_SLOT;
-                state.free = (free / self.slots).saturating_sub(kept);
+                let kept = self.reserve_of(total / self.slots()) + MARGIN_PER_SLOT;
+                state.free = (free / self.slots()).saturating_sub(kept);
             }
             let needed = state.claimed.growth() + state.reserve;
-            on_all <= u128::from(state.free.saturating_sub(needed)) * u128::from(self.slots)
+            on_all <= u128::from(state.free.saturating_sub(needed)) * u128::from(self.slots())
         };
         fits() || {
             self.ask_space();
@@ -378,7 +381,7 @@ impl Room {
     pub fn whole_blocks_free(&self) -> u64 {
         self.io.nsds().refresh_space();
         let (_, free) = self.io.nsds().space();
-        free / self.slots / self.strip(self.block_size)
+        free / self.slots() / self.strip(self.block_size)
     }
 
     /// The claims of all blocks together.
@@ -395,7 +398,7 @@ impl Room {
         let data = |raw: u64| {
             (u128::from(raw) * u128::from(self.code.data) / self.code.width() as u128) as u64
         };
-        let kept = (self.reserve_of(total / self.slots) + MARGIN_PER_SLOT) * self.slots;
+        let kept = (self.reserve_of(total / self.slots()) + MARGIN_PER_SLOT) * self.slots();
         let (total, free) = (total.saturating_sub(kept), free.saturating_sub(kept));
         let growth = state.claimed.growth() * u64::from(self.code.data);
         (data(total), data(free).saturating_sub(growth))

@@ -53,7 +53,11 @@ impl World {
 
     /// Like [`World::new`], with a manager.
     pub(crate) fn with_crew(code: &str, nsds: u16) -> (World, Crew) {
-        let rig = Rig::new(code, nsds);
+        World::with_crew_on(Rig::new(code, nsds))
+    }
+
+    /// Like [`World::with_crew`], on NSDs that are there already.
+    pub(crate) fn with_crew_on(rig: Rig) -> (World, Crew) {
         let leader = Leader::new(rig.tokens(&[CREW]));
         let crew = rig.start_crew(&leader);
         let (mounts, tokens) = (0..MOUNTS).map(|at| rig.start_beside(&leader, client(at))).unzip();

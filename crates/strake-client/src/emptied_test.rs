@@ -20,7 +20,7 @@ const RW: OpenFlags = OpenFlags::READ_WRITE;
 const BLOCK: usize = BLOCK_SIZE as usize;
 const GONE: SlotIndex = SlotIndex(1);
 
-fn wait_until(world: &World, what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait_until(world: &World, what: &str, is_so: impl Fn() -> bool) {
     let end = world.rig.clock.monotonic() + Duration::from_secs(60);
     while !is_so() {
         assert!(world.rig.clock.monotonic() < end, "still not: {what}");
@@ -61,7 +61,7 @@ impl Drop for Stop<'_> {
 }
 
 /// Works on the files from several threads until `until` has come to its end.
-fn at_work(world: &World, files: &[Mutex<File>], seed: u64, until: impl FnOnce()) {
+pub(crate) fn at_work(world: &World, files: &[Mutex<File>], seed: u64, until: impl FnOnce()) {
     let stop = &AtomicBool::new(false);
     thread::scope(|scope| {
         let work = move |at: u64| {
@@ -80,7 +80,12 @@ fn at_work(world: &World, files: &[Mutex<File>], seed: u64, until: impl FnOnce()
 }
 
 /// Files that have something on each NSD.
-fn made(world: &World, count: usize) -> Vec<Mutex<File>> {
+pub(crate) fn made(world: &World, count: usize) -> Vec<Mutex<File>> {
+    made_in(world, 0..count)
+}
+
+/// Those files with these numbers.
+pub(crate) fn made_in(world: &World, numbers: std::ops::Range<usize>) -> Vec<Mutex<File>> {
     let make = |at: usize| {
         let mut file = File::new(world, format!("f{at}"));
         file.bytes = (0..SIZE_MAX).map(|byte| (byte / 3 + at) as u8).collect();
@@ -89,7 +94,7 @@ fn made(world: &World, count: usize) -> Vec<Mutex<File>> {
         first.fsync(file.handles[0]).expect("synced");
         Mutex::new(file)
     };
-    (0..count).map(make).collect()
+    numbers.map(make).collect()
 }
 
 /// Nothing is on the slot, every file is whole on the others, and any NSD that the code does not
@@ -116,7 +121,7 @@ fn verify(world: World, crew: Crew, files: Vec<Mutex<File>>, spare: usize) {
     }
 }
 
-fn verify_alone(rig: &Rig, files: &[File], away: u32, all_there: bool) {
+pub(crate) fn verify_alone(rig: &Rig, files: &[File], away: u32, all_there: bool) {
     let alone = rig.start(away);
     for file in files {
         let mut out = vec![0; SIZE_MAX];

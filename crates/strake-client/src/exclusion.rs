@@ -9,9 +9,10 @@ use crate::data::of::Of;
 use crate::flush::sync::sync_all;
 use crate::memory::block::Owner;
 use crate::memory::file::Content;
+use crate::relocate::move_file;
 use crate::tokens::exclusive;
 use std::sync::atomic::Ordering;
-use strake_array::exclusion::{Exclusion, FileNow};
+use strake_array::exclusion::{Exclusion, FileNow, Moved};
 use strake_proto::{BlockIndex, ErrorKind, Ino, ObjectLayout, Result};
 
 impl Exclusion for StrakeVfs {
@@ -118,5 +119,14 @@ impl Exclusion for StrakeVfs {
             break found;
         };
         flush_block(mount, &inode, &file, &found)
+    }
+
+    fn move_file(
+        &self,
+        ino: Ino,
+        layout: &ObjectLayout,
+        go_on: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Moved> {
+        move_file(self, ino, layout, go_on)
     }
 }

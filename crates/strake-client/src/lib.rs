@@ -64,6 +64,7 @@ mod mount;
 mod open_file;
 mod ops;
 mod permissions;
+mod relocate;
 pub mod settings;
 mod tender;
 mod timings;
@@ -71,6 +72,8 @@ pub mod tokens;
 pub mod vfs;
 mod vfs_impl;
 
+#[cfg(test)]
+mod added_test;
 #[cfg(test)]
 mod beside_test;
 #[cfg(test)]

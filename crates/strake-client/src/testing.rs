@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use strake_array::{Array, ArrayOptions, Exclusion};
+use strake_array::{Array, ArrayOptions, Exclusion, FindNsd};
 use strake_env::sync::{Condvar, Mutex, RwLock};
 use strake_env::{Clock, RealClock, Rng};
 use strake_manager::{Manager, RecoveryReport, TokenService, after_crash};
@@ -86,6 +86,14 @@ impl Rig {
         Rig { nsds, meta, settings: Settings::test_min(), clock: RealClock::shared() }
     }
 
+    /// With NSDs that have no slot yet.
+    pub(crate) fn with_spares(code: &str, count: u16, spares: u16) -> Rig {
+        let mut rig = Rig::new(code, count);
+        let spare = |at: u16| MemoryNsd::new(NsdId(u32::from(at) + 1));
+        rig.nsds.extend((count..count + spares).map(spare));
+        rig
+    }
+
     pub(crate) fn port(&self, at: usize) -> Option<Arc<dyn NsdPort>> {
         Some(Arc::clone(&self.nsds[at]) as Arc<dyn NsdPort>)
     }
@@ -108,6 +116,11 @@ impl Rig {
                 (SlotIndex(at as u16), if there { self.port(at) } else { None })
             })
             .collect();
+        let all = self.nsds.clone();
+        let find = move |nsd: NsdId| {
+            let found = all.get((nsd.0 as usize).checked_sub(1)?)?;
+            Some(Arc::clone(found) as Arc<dyn NsdPort>)
+        };
         Array::open(ArrayOptions {
             meta,
             nsds,
@@ -116,7 +129,7 @@ impl Rig {
             client,
             io_threads: self.settings.io_threads,
             beside_others,
-            find: None,
+            find: beside_others.then(|| Arc::new(find) as FindNsd),
         })
     }
 

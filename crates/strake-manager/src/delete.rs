@@ -4,7 +4,8 @@
 //! 1. One metadata entry says that the NSD is being emptied. New files do without it.
 //! 2. The heirs follow: from now on they get every change of the strips that they take over.
 //! 3. Every object is compared. Strips that heirs lack are copied from the NSD, or rebuilt from the
-//!    others if it cannot be read. Strips that heirs have and should not have are deleted.
+//!    others if it cannot be read. Strips that heirs have and should not have are deleted. A file
+//!    whose layout has no heirs for all strips is moved to the newest layout.
 //! 4. If the NSD has a copy of the metadata, another NSD gets one instead.
 //! 5. With no write under way, everything that heirs accepted is made stable, and one metadata
 //!    entry deletes the NSD. From then on readers look for its strips on the heirs.
@@ -22,6 +23,7 @@ use crate::scan::{allocated, scan_objects};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use strake_array::exclusion::Moved;
 use strake_array::meta_link::wrong_reply;
 use strake_array::nsds::Place;
 use strake_proto::layout::NsdAvailability;
@@ -225,13 +227,36 @@ fn copy_all(repair: &Repair, slot: SlotIndex, report: &mut RecoveryReport) -> Re
     let mut done = 0;
     nsds.show_progress(slot, Some((0, total)));
     scan_objects(&repair.array, &mut |inode, layout| {
-        if nsds.is_member(layout, slot)? {
-            copy_object(repair, slot, inode.attr.ino, layout, report)?;
+        match nsds.is_member(layout, slot)? {
+            true if nsds.has_heirs(layout, slot)? => {
+                copy_object(repair, slot, inode.attr.ino, layout, report)?;
+            }
+            true => move_away(repair, inode.attr.ino, layout)?,
+            false => {}
         }
         done += inode.attr.allocated;
         nsds.show_progress(slot, Some((done.min(total), total)));
         Ok(())
     })
+}
+
+/// Moves a file to the newest layout, which does without the NSD.
+fn move_away(repair: &Repair, ino: Ino, layout: &ObjectLayout) -> Result<()> {
+    let mut go_on = |bytes| go_on(repair, bytes);
+    match repair.exclusion.move_file(ino, layout, &mut go_on)? {
+        Moved::Done | Moved::Elsewhere => Ok(()),
+        Moved::InUse => {
+            let detail = format!("inode {ino} is in use: it is moved later");
+            Err(Error::new(ErrorKind::Unreachable, detail))
+        }
+    }
+}
+
+fn go_on(repair: &Repair, bytes: u64) -> Result<()> {
+    match repair.pace.moved(bytes, &*repair.array.clock) {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Unreachable, "goes on at the next start")),
+    }
 }
 
 /// Gives the heirs of one object's strips what they lack.
@@ -244,12 +269,7 @@ fn copy_object(
 ) -> Result<()> {
     let nsds = repair.array.io.nsds();
     let all = (BlockIndex(0), BlockIndex::END);
-    let mut go_on = |bytes| {
-        if repair.pace.moved(bytes, &*repair.array.clock) {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::Unreachable, "goes on at the next start"))
-    };
+    let mut go_on = |bytes| go_on(repair, bytes);
     go_on(0)?;
     // The heirs are listed first. A block written in between is then among the others'.
     let mut held: BTreeMap<BlockIndex, (SlotIndex, Version)> = BTreeMap::new();

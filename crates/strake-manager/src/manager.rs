@@ -6,6 +6,7 @@ use crate::delete::Deletion;
 use crate::job::Job;
 use crate::mender::{Mender, look_after_nsds};
 use crate::pace::Pace;
+use crate::rebalance::{self, RebalanceView, Rebalancer};
 use crate::replace::Replacement;
 use crate::report::RecoveryReport;
 use crate::returning::recover_nsd;
@@ -17,11 +18,13 @@ use strake_array::{Array, Exclusion, NsdView};
 use strake_proto::layout::NsdStatus;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{Error, ErrorKind, NsdId, Result, SlotIndex};
+use tracing::warn;
 
 /// See the file's head.
 pub struct Manager {
     repair: Arc<Repair>,
     scrubber: Arc<Scrubber>,
+    rebalancer: Arc<Rebalancer>,
     mender: Mender,
 }
 
@@ -56,14 +59,16 @@ impl Manager {
         let (pace, job) = (Pace::default(), Job::default());
         let repair = Arc::new(Repair { array, exclusion, clients, pace, job });
         let scrubber = Arc::new(Scrubber::new(Arc::clone(&repair)));
+        let rebalancer = Arc::new(Rebalancer::new(Arc::clone(&repair)));
         let mender = Mender::start(&repair)?;
-        Ok(Manager { repair, scrubber, mender })
+        Ok(Manager { repair, scrubber, rebalancer, mender })
     }
 
     /// Ends all work. The next start takes it up again. A second call does nothing.
     pub fn stop(&self) {
         self.mender.stop(&self.repair);
         self.scrubber.stop();
+        self.rebalancer.stop();
         self.repair.pace.stop();
         self.repair.job.join();
         self.mender.join();
@@ -118,6 +123,88 @@ impl Manager {
         replace::start(&self.repair, replacement, port)
     }
 
+    /// Gives an empty NSD a slot of its own. New files are placed on it, too, from then on.
+    ///
+    /// # Errors
+    /// `Busy` while an NSD is replaced or deleted; `Unreachable` if it does not answer; the
+    /// metadata's.
+    pub fn add_nsd(&self, nsd: NsdId, failure_group: u32, port: Arc<dyn NsdPort>) -> Result<()> {
+        self.check_idle()?;
+        let nsds = self.repair.array.io.nsds();
+        nsds.add(nsd, failure_group, port)?;
+        if let Some(clients) = &self.repair.clients
+            && let Err(error) = clients.have_placed(nsds.client())
+        {
+            // They follow when they meet a file that lies there.
+            warn!(target: "disks", "NSD {nsd} is added: {error}");
+        }
+        Ok(())
+    }
+
+    /// Refuses while a disk is being replaced or deleted.
+    ///
+    /// # Errors
+    /// `Busy`; the metadata's.
+    pub fn check_idle(&self) -> Result<()> {
+        let busy = |nsd: NsdId, what: &str| {
+            let detail = format!("NSD {nsd} is being {what}: wait until that is done");
+            Err(Error::new(ErrorKind::Busy, detail))
+        };
+        if let Some((pending, _)) = self.replacement()? {
+            return busy(pending.old, "replaced");
+        }
+        match self.deletion()? {
+            Some((pending, _)) => busy(pending.nsd, "deleted"),
+            None => self.check_not_moving(),
+        }
+    }
+
+    fn check_not_moving(&self) -> Result<()> {
+        if self.rebalancer.pending()?.is_none() {
+            return Ok(());
+        }
+        let detail =
+            "files are being moved: wait until that is done, or `strake fs rebalance stop`";
+        Err(Error::new(ErrorKind::Busy, detail))
+    }
+
+    /// Begins to move files that lie by an older layout to the newest one, at `rate` bytes per
+    /// second, or goes on with it; 0 for no limit.
+    ///
+    /// # Errors
+    /// `Busy` if it is at work, or a disk is being replaced or deleted; the metadata's.
+    pub fn start_rebalance(&self, rate: u64) -> Result<()> {
+        if self.replacement()?.is_some() || self.deletion()?.is_some() {
+            let detail = "a disk is being replaced or deleted: wait until that is done";
+            return Err(Error::new(ErrorKind::Busy, detail));
+        }
+        rebalance::start(&self.rebalancer, rate)
+    }
+
+    /// Ends the moving of files for good. What is moved stays so.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub fn stop_rebalance(&self) -> Result<()> {
+        self.rebalancer.give_up()
+    }
+
+    /// The progress of moving files.
+    pub fn rebalance(&self) -> RebalanceView {
+        self.rebalancer.view()
+    }
+
+    /// Goes on with moving files if the metadata says that it is under way.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub fn resume_rebalance(&self) -> Result<()> {
+        match self.rebalancer.pending()? {
+            Some(rate) if !self.rebalance().running => self.start_rebalance(rate),
+            _ => Ok(()),
+        }
+    }
+
     /// The NSDs of the pool as they are seen here.
     pub fn nsds(&self) -> Vec<NsdView> {
         self.repair.array.nsds()
@@ -153,6 +240,9 @@ impl Manager {
     /// `Unreachable` if the other NSDs cannot take the strips; `NotFound` for an NSD without a
     /// slot.
     pub fn delete_nsd(&self, deletion: Deletion) -> Result<()> {
+        if self.deletion()?.is_none() {
+            self.check_not_moving()?;
+        }
         delete::start(&self.repair, deletion)
     }
 

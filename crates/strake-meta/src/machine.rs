@@ -216,6 +216,8 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
         // The store moves the copies (store/members.rs); the state machine knows nothing of them.
         MetaOp::MoveMetadataCopy { .. } => Ok(MetaReply::Done),
         MetaOp::DeleteNsd { nsd } => configure::delete_nsd(txn, *nsd),
+        MetaOp::MoveData { ino, object, from } => update::move_data(txn, *ino, *object, *from),
+        MetaOp::AddNsd { nsd, failure_group } => configure::add_nsd(txn, *nsd, *failure_group),
         MetaOp::Format(configuration) => configure::format(txn, configuration),
     }
 }

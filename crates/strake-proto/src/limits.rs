@@ -26,6 +26,8 @@ pub const XATTR_VALUE_BYTES_MAX: usize = 65536;
 pub const XATTR_LIST_BYTES_MAX: usize = 65536;
 /// The most names that one inode can have. The number fits every `nlink_t`.
 pub const LINK_COUNT_MAX: u32 = 65000;
+/// The most slots of a file system, those of deleted NSDs included.
+pub const SLOTS_MAX: usize = 1024;
 /// A block up to this size has one data strip and P parity strips.
 pub const SHORT_BLOCK_BYTES_MAX: u64 = 128 * 1024;
 /// The smallest block size.

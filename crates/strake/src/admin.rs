@@ -133,6 +133,16 @@ pub(crate) enum Request {
         #[serde(default)]
         given: Option<String>,
     },
+    /// Add disks.
+    DiskAdd {
+        /// Each new disk's directory or block device, absolute, and the user's words: in a cluster,
+        /// the name of an NSD.
+        disks: Vec<(PathBuf, String)>,
+        /// Bytes of each new container. `None` makes it as large as the largest one.
+        size: Option<u64>,
+        /// Use a device even if it holds something else.
+        force: bool,
+    },
     /// Delete a disk. Its strips get places on other disks.
     DiskDelete {
         /// Its name.

@@ -16,7 +16,7 @@ pub(crate) const CODE_DEFAULT: Code = Code { data: 4, parity: 2 };
 /// The least number of directory NSDs that are made if `--nsds` is not given.
 const NSDS_MIN: u16 = 4;
 /// The most NSDs that one file system can have.
-const NSDS_MAX: u16 = 1024;
+const NSDS_MAX: u16 = strake_proto::limits::SLOTS_MAX as u16;
 /// The percentage of the free space that containers of default size share. The host keeps the
 /// rest.
 const FREE_SPACE_PERCENT: u64 = 90;

@@ -1,13 +1,14 @@
 //! The disks of a cluster's file system, while three nodes have it mounted and fio verifies what it
 //! writes on two of them.
 //!
-//! 1. A disk is lost. What cannot take its place is refused with exit code 2: an NSD that does not
+//! 1. A disk is added. Files that are made then lie there, too, and are whole on every mount.
+//! 2. A disk is lost. What cannot take its place is refused with exit code 2: an NSD that does not
 //!    exist, one that is in use, one of another failure group, one that is too small.
-//! 2. A new NSD takes its place. While it is filled, the node that serves is killed, and the mount
+//! 3. A new NSD takes its place. While it is filled, the node that serves is killed, and the mount
 //!    of the third node is killed. The new disk is `up` in the end, and the lost one is free.
-//! 3. A disk that can be read is deleted. The node that serves is killed meanwhile, and the next
+//! 4. A disk that can be read is deleted. The node that serves is killed meanwhile, and the next
 //!    one goes on. The disk is free in the end.
-//! 4. Every file is whole on every mount, `fs check` is clean, and a scrub finds nothing.
+//! 5. Every file is whole on every mount, `fs check` is clean, and a scrub finds nothing.
 
 use super::checks::Checks;
 use super::cluster_first::{FIO_SECONDS_MAX, NODES, Place, make_nodes, make_nsds, with};
@@ -55,7 +56,9 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
             .map(|(node, block)| scope.spawn(move || fio(place, node, block)))
             .into_iter()
             .collect();
-        let story = a_lost_disk(place, checks).and_then(|()| a_disk_that_goes(place, checks));
+        let story = a_disk_that_comes(place, checks)
+            .and_then(|()| a_lost_disk(place, checks))
+            .and_then(|()| a_disk_that_goes(place, checks));
         let ended = fios.into_iter().map(|fio| fio.join().unwrap_or(Err("it panicked".into())));
         (ended.collect::<Result<Vec<()>, String>>(), story)
     });
@@ -75,6 +78,37 @@ fn fio(place: &Place<'_>, node: &str, block: &str) -> Result<(), String> {
     fio.arg(at(place, node));
     let name = format!("fio-{node}");
     place.session.run("cluster-disks", &name, FIO_SECONDS_MAX, &mut fio).map(drop)
+}
+
+/// Disks are added while all mounts write.
+fn a_disk_that_comes(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    make_nsds(place, "%nsd: device=a1 servers=n1 nsd=a1 size=384M usage=dataOnly\n")?;
+    for (words, wanted) in [
+        ("disk add nothing", "no NSD 'nothing'; free are a1"),
+        ("disk add a1 m1", "NSD m1 belongs to file system demo"),
+        ("disk add a1 --size 1G", "--size: in a cluster, make an NSD first"),
+        ("disk add /dev/null", "in a cluster, make an NSD first"),
+    ] {
+        checks.record(&format!("refused: {words}"), refused(place, words, wanted));
+    }
+    place.succeeds("add", place.on_mount_of("n3", "disk add a1"))?;
+    checks.record("an added disk is up", wait_for(place, "a1", |row| row.contains(" up ")));
+    let free = || {
+        let text = place.run("df", place.on_mount_of("n2", "fs df"))?.success()?.output();
+        let row = text.lines().find(|line| line.starts_with("a1 "));
+        row.map(str::to_owned).ok_or_else(|| format!("no row of a1:\n{text}"))
+    };
+    let before = free()?;
+    for file in FILES..FILES + 2 {
+        write(place, file)?;
+    }
+    let after = free()?;
+    checks.hold("new files lie on an added disk", after != before, || after.clone());
+    for node in NODES {
+        let found = (FILES..FILES + 2).try_for_each(|file| verify(place, node, file));
+        checks.record(&format!("new files are whole on {node}"), found);
+    }
+    Ok(())
 }
 
 fn a_lost_disk(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
@@ -145,14 +179,14 @@ fn is_free(place: &Place<'_>, disk: &str) -> Result<(), String> {
 /// Everything is there, and nothing is amiss.
 fn whole(place: &Place<'_>, checks: &mut Checks) {
     for node in NODES {
-        let found = (0..FILES).try_for_each(|file| verify(place, node, file));
+        let found = (0..FILES + 2).try_for_each(|file| verify(place, node, file));
         checks.record(&format!("every file is whole on {node}"), found);
     }
     let all_up = wait_until(|| {
         let disks = place.disks()?;
-        Ok((disks.matches(" up ").count() == 2 * NODES.len() - 1, disks))
+        Ok((disks.matches(" up ").count() == 2 * NODES.len(), disks))
     });
-    checks.record("five disks are up", all_up);
+    checks.record("six disks are up", all_up);
     let check = wait_until(|| {
         let said = place.run("check", place.on_mount("fs check"))?.success()?.output();
         Ok((!said.contains("is missing"), said))

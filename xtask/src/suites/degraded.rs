@@ -91,6 +91,7 @@ fn delete(mounted: &Mounted<'_>, checks: &mut Checks, gone: u16, next: u16) -> R
     });
     checks.record("a lost disk is deleted under load", deleted);
     checks.record("clean when it is deleted", mounted.check());
+    checks.record("a disk is added, and new files are there, too", add(mounted));
     let whole = manifest::of(&mounted.mount)?;
     mounted.down()?;
     // The daemon has removed the deleted disk from its list, so nothing misses it.
@@ -105,6 +106,28 @@ fn delete(mounted: &Mounted<'_>, checks: &mut Checks, gone: u16, next: u16) -> R
     checks.record("they are up", mounted.disks_are_up());
     checks.record("clean at the end", mounted.check());
     Ok(())
+}
+
+/// Adds a disk. New files have strips on it.
+fn add(mounted: &Mounted<'_>) -> Result<(), String> {
+    let said = mounted.say(&format!("disk add {}", mounted.beside("added-disk")?.display()))?;
+    let disk = said.split(' ').next().unwrap_or_default().to_owned();
+    let row = |text: &str| {
+        let row = text.lines().find(|line| line.starts_with(&format!("{disk} ")));
+        row.map(str::to_owned).ok_or_else(|| format!("no {disk} in:\n{text}"))
+    };
+    let listed = row(&mounted.say("disk list")?)?;
+    if !listed.contains("ready   up") {
+        return Err(listed);
+    }
+    let free = || Ok::<String, String>(row(&mounted.say("fs df")?)?);
+    let before = free()?;
+    fill(&mounted.mount.join("after-adding"), 9)?;
+    mounted.say("fs sync")?;
+    match free()? {
+        after if after == before => Err(format!("nothing is placed on it: {after}")),
+        _ => Ok(()),
+    }
 }
 
 fn move_away(mounted: &Mounted<'_>, nsds: &[u16]) -> Result<(), String> {

@@ -38,6 +38,9 @@ impl NsdSet {
         let configuration = self.configuration()?;
         let pool = configuration.pool.clone();
         self.take_pool(*configuration);
+        if let Some(newest) = pool.layouts.last() {
+            self.meet(newest)?;
+        }
         self.follow_deletions(&pool);
         let slots = pool.slots;
         for (slot, known) in (0..).map(SlotIndex).zip(&slots).take(self.slots.len()) {
@@ -73,9 +76,10 @@ impl NsdSet {
 
     /// Looks for the way to an NSD that was not found before.
     pub(super) fn find_again(&self, slot: SlotIndex) {
-        let Some(find) = &self.find else { return };
         let nsd = self.nsd(slot);
-        let Some(port) = find(nsd) else { return };
+        let coming = self.coming.lock().clone().filter(|(coming, _)| *coming == nsd);
+        let found = || self.find.as_ref().and_then(|find| find(nsd));
+        let Some(port) = coming.map(|(_, port)| port).or_else(found) else { return };
         let mut route = self.slot(slot).route.write();
         if route.port.is_none() && self.nsd(slot) == nsd {
             route.port = Some(port);

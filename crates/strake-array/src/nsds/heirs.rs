@@ -171,18 +171,21 @@ impl NsdSet {
         self.deleted.read().len()
     }
 
-    /// Whether `slot` can be deleted: in every layout that has the slot, each strip of a file of
-    /// this code has a place on another slot, and no such place breaks the limit per failure group.
+    /// Whether `slot` can be deleted: the others suffice for new files of this code, within the
+    /// limit per failure group.
     pub fn can_delete(&self, slot: SlotIndex, code: Code) -> Result<bool> {
-        let deleted: Vec<SlotIndex> = self.deleted.read().iter().copied().chain([slot]).collect();
         let layouts = self.configuration()?.pool.layouts;
-        for layout in layouts.iter().filter(|layout| layout.members.len() >= code.width()) {
-            let placement = Placement::new(layout, code)?;
-            if placement.has(slot) && !placement.can_delete(&deleted) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let Some(newest) = layouts.last() else { return Ok(false) };
+        Ok(Placement::new(newest, code)?.can_delete(&self.deleted_and(slot)))
+    }
+
+    /// Whether each strip of a file on `slot` has an heir, within the limit per failure group.
+    pub fn has_heirs(&self, layout: &ObjectLayout, slot: SlotIndex) -> Result<bool> {
+        Ok(self.placement(layout)?.can_delete(&self.deleted_and(slot)))
+    }
+
+    fn deleted_and(&self, slot: SlotIndex) -> Vec<SlotIndex> {
+        self.deleted.read().iter().copied().chain([slot]).collect()
     }
 
     /// Whether `slot` belongs to the layout.

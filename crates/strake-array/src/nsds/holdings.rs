@@ -39,6 +39,17 @@ struct Held {
     space: SpaceGrant,
 }
 
+impl State {
+    /// Nothing of a slot that is new is granted yet.
+    fn of(&mut self, slot: SlotIndex) -> &mut Held {
+        let at = usize::from(slot.0);
+        if at >= self.slots.len() {
+            self.slots.resize(at + 1, Held::default());
+        }
+        &mut self.slots[at]
+    }
+}
+
 /// The moment before a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
@@ -90,7 +101,7 @@ impl Holdings {
         let mut state = self.state.lock();
         state.has_heard = true;
         let is_crossed = state.asks != mark.asks;
-        let Some(held) = state.slots.get_mut(usize::from(slot.0)) else { return };
+        let held = state.of(slot);
         let limit = mark.sent.saturating_add(space.granted);
         held.limit = if is_crossed { held.limit.min(limit) } else { limit };
         // Others are not counted for a commit that grants nothing.
@@ -113,16 +124,14 @@ impl Holdings {
     pub(crate) fn learn(&self, slot: SlotIndex, mark: Mark, space: SpaceGrant) {
         let mut state = self.state.lock();
         state.has_heard = true;
-        let Some(held) = state.slots.get_mut(usize::from(slot.0)) else { return };
+        let held = state.of(slot);
         *held = Held { limit: mark.sent.saturating_add(space.granted), space };
     }
 
     /// Another NSD has the slot, which has granted nothing yet.
     pub(super) fn forget(&self, slot: SlotIndex) {
         let mut state = self.state.lock();
-        if let Some(held) = state.slots.get_mut(usize::from(slot.0)) {
-            *held = Held::default();
-        }
+        *state.of(slot) = Held::default();
     }
 
     /// Ends an ask: every NSD has answered or failed.
@@ -133,7 +142,8 @@ impl Holdings {
     /// What is known of these slots together. Nothing is granted where there are none.
     pub(crate) fn view(&self, slots: impl Iterator<Item = SlotIndex>) -> View {
         let state = self.state.lock();
-        let mut views = slots.filter_map(|slot| state.slots.get(usize::from(slot.0))).map(|held| {
+        let held = |slot: SlotIndex| state.slots.get(usize::from(slot.0)).copied();
+        let mut views = slots.map(|slot| held(slot).unwrap_or_default()).map(|held| {
             let SpaceGrant { target, is_short, elsewhere, .. } = held.space;
             View { limit: held.limit, target_min: target, target_max: target, is_short, elsewhere }
         });

@@ -8,7 +8,6 @@
 //! which NSDs it may read. Every other request may be sent twice, and is sent again.
 
 use super::NsdSet;
-use std::sync::atomic::Ordering;
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdPort, NsdReply, NsdRequest};
@@ -67,14 +66,6 @@ impl NsdSet {
         match self.meta.query(&MetaQuery::Configuration)? {
             MetaReply::Configuration(configuration) => Ok(configuration),
             _ => Err(crate::meta_link::wrong_reply()),
-        }
-    }
-
-    pub(super) fn take_pool(&self, configuration: Configuration) {
-        let mut pool = self.pool.write();
-        if pool.version <= configuration.pool.version {
-            self.map.store(configuration.pool.version.0, Ordering::Relaxed);
-            *pool = configuration.pool;
         }
     }
 

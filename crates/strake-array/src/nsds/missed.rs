@@ -107,7 +107,12 @@ impl Missed {
     }
 
     fn table(&mut self, slot: SlotIndex) -> &mut Table {
-        &mut self.tables[usize::from(slot.0)]
+        let at = usize::from(slot.0);
+        if at >= self.tables.len() {
+            // A slot that is new lacks nothing.
+            self.tables.resize(at + 1, Table::complete());
+        }
+        &mut self.tables[at]
     }
 
     /// Notes that a slot may lack this block.
@@ -186,7 +191,7 @@ impl Missed {
 
     /// Whether a slot lacks nothing.
     pub fn is_clean(&self, slot: SlotIndex) -> bool {
-        self.tables[usize::from(slot.0)].is_clean()
+        self.tables.get(usize::from(slot.0)).is_none_or(Table::is_clean)
     }
 }
 

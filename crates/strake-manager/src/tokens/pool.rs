@@ -187,7 +187,7 @@ impl TokenService {
     /// # Errors
     /// `TimedOut` if a client does not follow; `Unreachable` if the service or the manager ends.
     pub fn have_placed(&self, but: ClientId) -> Result<()> {
-        self.named("mounts that follow a deletion", "", || {
+        self.named("mounts that follow the pool map", "", || {
             self.have_followed(|change| Reply::Places { change }, but, WRITE_MAX, As::Managed)
         })
     }

@@ -1,4 +1,4 @@
-//! Format, SetNsdState, ReplaceNsd, DeleteNsd, SetConfig: they change the file system's own
+//! Format, SetNsdState, AddNsd, ReplaceNsd, DeleteNsd, SetConfig: they change the file system's own
 //! description.
 
 use super::{FIRST_COOKIE, layout_nsds};
@@ -6,6 +6,7 @@ use crate::keys;
 use crate::records::{CONFIGURATION, Counters, InodeRecord, Place};
 use crate::transaction::Transaction;
 use strake_proto::layout::{LayoutMap, NsdAvailability, NsdState, NsdStatus, PoolMap, Slot};
+use strake_proto::limits::SLOTS_MAX;
 use strake_proto::meta::{Configuration, DELETED_NSDS, MetaReply, PendingRange};
 use strake_proto::{
     Error, ErrorKind, FileType, Generation, Ino, LayoutVersion, MapVersion, NsdId, Result,
@@ -129,6 +130,32 @@ fn lay_out(configuration: &mut Configuration) {
         let version = LayoutVersion(last.map_or(0, |layout| layout.version.0) + 1);
         pool.layouts.push(LayoutMap { version, members });
     }
+}
+
+pub(crate) fn add_nsd(
+    txn: &mut Transaction<'_>,
+    nsd: NsdId,
+    failure_group: u32,
+) -> Result<MetaReply> {
+    let mut configuration = txn.configuration()?;
+    let pool = &mut configuration.pool;
+    match pool.slots.iter().find(|slot| slot.nsd == nsd).map(|slot| slot.state.status) {
+        Some(NsdStatus::Deleted { .. }) => {
+            let detail = format!("NSD {nsd} was deleted: its number is not used again");
+            return Err(Error::new(ErrorKind::Exists, detail));
+        }
+        Some(_) => return Ok(MetaReply::Configuration(Box::new(configuration))),
+        None => {}
+    }
+    if pool.slots.len() >= SLOTS_MAX {
+        let detail = format!("a file system has at most {SLOTS_MAX} disks, deleted ones included");
+        return Err(Error::new(ErrorKind::NoSpace, detail));
+    }
+    let state = NsdState { status: NsdStatus::Ready, availability: NsdAvailability::Up };
+    pool.slots.push(Slot { nsd, failure_group, state });
+    pool.version = MapVersion(pool.version.0 + 1);
+    lay_out(&mut configuration);
+    Ok(store(txn, configuration))
 }
 
 pub(crate) fn replace_nsd(

@@ -2,6 +2,7 @@
 
 use crate::testing::TestFs;
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus, PoolMap};
+use strake_proto::limits::SLOTS_MAX;
 use strake_proto::meta::{MetaOp, MetaQuery, MetaReply, PendingRange};
 use strake_proto::{BlockIndex, ErrorKind, FileType, GrantNumber, Ino, NsdId, SlotIndex, Version};
 
@@ -110,5 +111,30 @@ fn a_deleted_nsd_holds_no_slot_and_nothing_waits_for_it() {
     fs.apply(MetaOp::DeleteBlocks { ino: file, from, to, version, allocated_delta: 0 })
         .expect("queues");
     assert!(ranges(&fs).iter().all(|range| !range.waiting.contains(&NsdId(2))));
+    fs.check();
+}
+
+#[test]
+fn an_nsd_that_is_added_has_a_slot_of_its_own_and_gets_strips_of_new_files() {
+    let mut fs = TestFs::new();
+    let before = pool(&fs);
+    let add = |nsd, failure_group| MetaOp::AddNsd { nsd: NsdId(nsd), failure_group };
+    for _ in 0..2 {
+        fs.apply(add(9, 77)).expect("adds, and again changes nothing");
+        let after = pool(&fs);
+        assert_eq!((after.slots.len(), after.version.0), (4, before.version.0 + 1));
+        assert_eq!((after.slots[3].nsd, after.slots[3].failure_group), (NsdId(9), 77));
+        assert_eq!(after.slots[3].state.availability, NsdAvailability::Up);
+        let members = &after.layouts.last().expect("a layout").members;
+        assert_eq!((after.layouts.len(), members[3]), (2, (SlotIndex(3), 77)));
+        assert_eq!(after.layouts[0], before.layouts[0], "files that exist lie where they lay");
+    }
+    set(&mut fs, 9, NsdStatus::BeingEmptied);
+    fs.apply(MetaOp::DeleteNsd { nsd: NsdId(9) }).expect("deletes");
+    assert_eq!(fs.kind(add(9, 77)), ErrorKind::Exists, "a number is not used again");
+    for nsd in 10..10 + SLOTS_MAX as u32 - 4 {
+        fs.apply(add(nsd, nsd)).expect("adds");
+    }
+    assert_eq!(fs.kind(add(5000, 1)), ErrorKind::NoSpace);
     fs.check();
 }

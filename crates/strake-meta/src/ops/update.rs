@@ -1,4 +1,4 @@
-//! NewObject and Update: how an inode comes to name a file's bytes.
+//! NewObject, Update and MoveData: how an inode comes to name a file's bytes.
 //!
 //! A client reserves an object, writes strips of it and makes them stable. Only then does it name
 //! the object in an Update. A reserved object that is never named is deleted when its file or its
@@ -120,6 +120,36 @@ fn set_data(txn: &mut Transaction<'_>, ino: Ino, data: &FileData, size: u64) -> 
         }
     }
     Ok(())
+}
+
+/// Gives `ino`, whose bytes are in `object`, the bytes of `from`.
+pub(crate) fn move_data(
+    txn: &mut Transaction<'_>,
+    ino: Ino,
+    object: ObjectId,
+    from: Ino,
+) -> Result<MetaReply> {
+    let (target, source) = (txn.inode(ino)?.clone(), txn.inode(from)?.clone());
+    require_regular(&target)?;
+    require_regular(&source)?;
+    let old = match *linked_objects(&target) {
+        [old] if old.object == object => old,
+        _ => return Err(Error::new(ErrorKind::Stale, "the file has its bytes elsewhere by now")),
+    };
+    if ino == from || source.tail.len() as u64 > target.size {
+        return Err(invalid("these bytes are not the file's"));
+    }
+    if target.hardened > 0 || source.hardened > 0 {
+        return Err(Error::new(ErrorKind::Busy, "small writes are not in the object yet"));
+    }
+    let record = txn.inode_mut(ino)?;
+    (record.place, record.tail) = (source.place, source.tail);
+    let record = txn.inode_mut(from)?;
+    (record.place, record.tail, record.size) = (Place::Empty, Vec::new(), 0);
+    txn.set_allocated(ino, source.allocated)?;
+    txn.set_allocated(from, 0)?;
+    txn.queue_object(old)?;
+    txn.reply_inode(ino)
 }
 
 /// The objects that hold a file's bytes.

@@ -191,6 +191,13 @@ impl ClusterBackend {
         self.leader()?.ask_leader(&LeaderRequest::DeleteDisk { fs, nsd, rate })
     }
 
+    /// Has the leader give the file system the free NSDs of these names. Returns a sentence about
+    /// it.
+    pub(crate) fn add_nsds(&self, nsds: Vec<String>) -> Result<String> {
+        let fs = self.grant.fs.id;
+        self.leader()?.ask_leader(&LeaderRequest::AddDisks { fs, nsds })
+    }
+
     /// The file system's NSDs by their names in the node's copy of the records.
     pub(crate) fn listed(&self) -> Result<Vec<NsdConfig>> {
         let cluster = self.dir.records()?;

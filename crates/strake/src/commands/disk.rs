@@ -106,6 +106,26 @@ pub(crate) enum DiskCommand {
         #[arg(long)]
         force: bool,
     },
+    /// Add disks to a file system in use.
+    ///
+    /// New files are placed on all disks from then on. Files that exist stay where they are. In a
+    /// cluster, `strake nsd create` makes the NSDs first, and their names are given here.
+    #[command(after_help = "Examples:\n  strake disk add /srv/disk5\n  strake disk add /dev/sdx \
+                            /dev/sdy\n  strake disk add nsd7 nsd8        (in a cluster)")]
+    Add {
+        /// The new disks: empty or new directories, or block devices; in a cluster, NSDs that
+        /// belong to no file system.
+        #[arg(value_name = "NEW", required = true)]
+        new: Vec<PathBuf>,
+        /// Size of each new container [default: that of the largest one].
+        #[arg(long, value_name = "SIZE")]
+        size: Option<ByteCount>,
+        /// Use a device even if it holds something else. Its contents are lost.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        target: Target,
+    },
     /// Delete a disk without a new one in its place.
     ///
     /// Each of its strips gets a place on another disk. The strips are copied while the disk can
@@ -174,6 +194,14 @@ pub(crate) fn run_disk(command: &DiskCommand) -> Result<()> {
         DiskCommand::Resume(named) => {
             named.ask(&Request::DiskSuspend { disk: named.disk.clone(), suspended: false })
         }
+        DiskCommand::Add { new, size, force, target } => {
+            let given = |path: &PathBuf| {
+                Ok((std::path::absolute(path)?, path.to_string_lossy().into_owned()))
+            };
+            let disks = new.iter().map(given).collect::<Result<_>>()?;
+            let (size, force) = (size.map(|size| size.0), *force);
+            target.ask(&Request::DiskAdd { disks, size, force })
+        }
         DiskCommand::Delete { disk, rate } => disk.ask(&Request::DiskDelete {
             disk: disk.disk.clone(),
             rate: rate.map_or(0, |rate| rate.0),
@@ -192,11 +220,17 @@ pub(crate) fn run_disk(command: &DiskCommand) -> Result<()> {
 }
 
 impl Named {
-    /// Sends a request about the disk to the daemon, and prints the sentence that it answers.
     fn ask(&self, request: &Request) -> Result<()> {
-        let dir = registry::find(self.target.data.as_deref())?;
+        self.target.ask(request)
+    }
+}
+
+impl Target {
+    /// Sends a request about disks to the daemon, and prints the sentence that it answers.
+    fn ask(&self, request: &Request) -> Result<()> {
+        let dir = registry::find(self.data.as_deref())?;
         let value: serde_json::Value = admin::ask(&dir, request)?;
-        if self.target.json {
+        if self.json {
             return output::print_json(&value);
         }
         println!("{}", value.get("message").and_then(|text| text.as_str()).unwrap_or("done"));

@@ -83,6 +83,8 @@ pub(crate) enum MmCommand {
     Mmchdisk(Chdisk),
     /// Replace a disk.
     Mmrpldisk(Rpldisk),
+    /// Add disks to a file system.
+    Mmadddisk(Adddisk),
     /// Delete disks of a file system.
     Mmdeldisk(Deldisk),
     /// Accepted: no licence is needed.
@@ -470,6 +472,23 @@ pub(crate) struct Rpldisk {
     #[arg(value_name = "NEW")]
     new: String,
     /// `no` uses the device even if it holds something else.
+    #[arg(short = 'v', value_name = "yes|no", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no)]
+    verify: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Adddisk {
+    /// The file system.
+    #[arg(value_name = "DEVICE")]
+    device: String,
+    /// The disks that come, with semicolons between them: devices, empty directories, or in a
+    /// cluster NSDs.
+    #[arg(value_name = "DISKS", required_unless_present = "file", conflicts_with = "file")]
+    disks: Option<String>,
+    /// A file with the stanzas or descriptors of the NSDs.
+    #[arg(short = 'F', value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// `no` uses a device even if it holds something else.
     #[arg(short = 'v', value_name = "yes|no", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no)]
     verify: bool,
 }

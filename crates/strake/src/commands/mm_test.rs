@@ -114,6 +114,8 @@ fn commands_become_native_commands() {
             "mmrpldisk alone nsd1 /dev/sdf -v no",
             "disk replace nsd1 /dev/sdf --force --data /srv/alone",
         ),
+        ("mmadddisk alone /dev/sdf;/dev/sdg", "disk add /dev/sdf /dev/sdg --data /srv/alone"),
+        ("mmadddisk fs1 d7 -v no", "disk add d7 --force --data /srv/strake/mount/fs1"),
         ("mmdeldisk alone nsd1", "disk delete nsd1 --data /srv/alone"),
         (
             "mmchlicense server --accept -N n1",

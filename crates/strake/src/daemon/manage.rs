@@ -126,7 +126,8 @@ impl Daemon {
     pub(super) fn replace_disk(&self, disk: &str, new: NewDisk, rate: u64) -> Result<Value> {
         if let Some(cluster) = self.backend.cluster() {
             let old = self.view(disk)?.nsd;
-            let message = cluster.replace_nsd(old, &name_in_cluster(disk, &new)?, rate)?;
+            let name = name_in_cluster(&format!("replace {disk}"), &new)?;
+            let message = cluster.replace_nsd(old, &name, rate)?;
             return Ok(json!({ "old": disk, "new": new.given, "message": message }));
         }
         let _alone = self.managing.lock();
@@ -146,7 +147,7 @@ impl Daemon {
         let mut config = self.config();
         let path = match &new.path {
             Some(path) => {
-                self.check_new_disk(&config, &view, path, new.size)?;
+                self.check_new_disk(&config, Some(&view), path, new.size)?;
                 if !view.state.availability.readable() && self.is_needed(&view)? {
                     let detail = format!(
                         "{disk} is not replaced: it cannot be read, and so many others are missing \
@@ -158,9 +159,7 @@ impl Daemon {
             }
             None => self.place_of_lost(&config, &view)?,
         };
-        let listed = config.nsd.iter().map(|nsd| nsd.id).max().unwrap_or(0);
-        // Ids are never reused, so the new one is above those of deleted disks, too.
-        let id = listed.max(self.array.largest_nsd().0) + 1;
+        let id = self.next_nsd(&config);
         let old = config.nsd.iter().find(|nsd| nsd.id == view.nsd.0);
         let failure_group = old.map_or(id, |nsd| nsd.failure_group);
         let name = format!("nsd{id}");
@@ -183,6 +182,65 @@ impl Daemon {
             path.display()
         );
         Ok(json!({ "old": disk, "new": name, "message": message }))
+    }
+
+    /// Answers `strake disk add`: makes each new disk, waits until it answers, and gives it a slot.
+    pub(super) fn add_disks(
+        &self,
+        disks: &[(PathBuf, String)],
+        size: Option<u64>,
+        force: bool,
+    ) -> Result<Value> {
+        if let Some(cluster) = self.backend.cluster() {
+            let named = disks.iter().map(|(_, given)| {
+                let given = Some(given.clone());
+                name_in_cluster("add", &NewDisk { path: None, size, force, given })
+            });
+            let names: Vec<String> = named.collect::<Result<_>>()?;
+            let message = cluster.add_nsds(names.clone())?;
+            return Ok(json!({ "added": names, "message": message }));
+        }
+        let _alone = self.managing.lock();
+        self.manager()?.check_idle()?;
+        for (path, _) in disks {
+            self.check_new_disk(&self.config(), None, path, size)?;
+        }
+        let mut added: Vec<String> = Vec::new();
+        for (path, _) in disks {
+            let name = self.add_disk(path, size, force).map_err(|error| {
+                let error = error.context(path.display());
+                match added.is_empty() {
+                    true => error,
+                    false => error.context(format!("{} are added", added.join(", "))),
+                }
+            })?;
+            added.push(name);
+        }
+        let (names, are) = (added.join(", "), if added.len() == 1 { "is" } else { "are" });
+        let message = format!("{names} {are} added: new files are placed there, too");
+        Ok(json!({ "added": added, "message": message }))
+    }
+
+    /// Makes one new disk. If that fails in between, it is taken off the list again
+    /// ([`Daemon::tend_disks`]).
+    fn add_disk(&self, path: &Path, size: Option<u64>, force: bool) -> Result<String> {
+        let mut config = self.config();
+        let id = self.next_nsd(&config);
+        let name = format!("nsd{id}");
+        let new = NsdConfig { id, name: name.clone(), path: path.to_owned(), failure_group: id };
+        assemble::format_one(&self.dir, &config, &new, size, force)?;
+        config.nsd.push(new);
+        self.change_config(config)?;
+        let port = self.await_answer(NsdId(id), &name)?;
+        self.manager()?.add_nsd(NsdId(id), id, port)?;
+        Ok(name)
+    }
+
+    /// The number of the next NSD. Numbers are never used again, so it is above those of deleted
+    /// disks, too.
+    fn next_nsd(&self, config: &NodeConfig) -> u32 {
+        let listed = config.nsd.iter().map(|nsd| nsd.id).max().unwrap_or(0);
+        listed.max(self.array.largest_nsd().0) + 1
     }
 
     /// Waits until a new NSD answers.
@@ -216,11 +274,12 @@ impl Daemon {
         Ok(json!({ "disk": disk, "message": message }))
     }
 
-    /// Refuses a new disk that cannot take the place of the old one. Nothing has changed then.
+    /// Refuses a new disk that cannot be used, or not in the place of the old one. Nothing has
+    /// changed then.
     fn check_new_disk(
         &self,
         config: &NodeConfig,
-        old: &NsdView,
+        old: Option<&NsdView>,
         path: &Path,
         size: Option<u64>,
     ) -> Result<()> {
@@ -231,15 +290,19 @@ impl Daemon {
         }
         let inside = |nsd: &&NsdConfig| path.starts_with(self.dir.root().join(&nsd.path));
         if let Some(nsd) = config.nsd.iter().find(inside) {
-            let advice =
-                "name another place, or --in-place to fill a disk anew that cannot be used";
+            let advice = match old {
+                Some(_) => {
+                    "name another place, or --in-place to fill a disk anew that cannot be used"
+                }
+                None => "name another place",
+            };
             return refused(format!("it is in use by {}: {advice}", nsd.name));
         }
         if let Some(size) = size.map(ByteCount) {
             if size < ByteCount::mib(64) {
                 return refused(format!("--size {size}: a disk has at least 64 MiB"));
             }
-            let used = ByteCount(old.total.saturating_sub(old.free));
+            let used = ByteCount(old.map_or(0, |old| old.total.saturating_sub(old.free)));
             if size < used {
                 return refused(format!("--size {size}: the old disk holds {used}"));
             }
@@ -329,12 +392,12 @@ impl Daemon {
     }
 }
 
-/// The name of the NSD that is to take the place of a cluster's disk.
-fn name_in_cluster(disk: &str, new: &NewDisk) -> Result<String> {
+/// The name of the NSD that is to become a disk of a cluster's file system by `strake disk COMMAND`.
+fn name_in_cluster(command: &str, new: &NewDisk) -> Result<String> {
     let refused = |what: &str| {
         let detail = format!(
             "{what}: in a cluster, make an NSD first (`strake nsd create -F FILE`), and name it: \
-             `strake disk replace {disk} NSD`"
+             `strake disk {command} NSD`"
         );
         Err(Error::new(ErrorKind::Invalid, detail))
     };

@@ -248,6 +248,7 @@ impl Daemon {
                 let (path, size, force) = (path.clone(), *size, *force);
                 self.replace_disk(disk, NewDisk { path, size, force, given: given.clone() }, *rate)
             }
+            Request::DiskAdd { disks, size, force } => self.add_disks(disks, *size, *force),
             Request::DiskDelete { disk, rate } => self.delete_disk(disk, *rate),
             Request::ScrubStart { rate } => encode(&self.scrub(ScrubOrder::Start { rate: *rate })?),
             Request::ScrubStatus => encode(&self.scrub(ScrubOrder::Status)?),

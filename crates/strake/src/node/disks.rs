@@ -6,6 +6,8 @@
 //! on ([`Node::tend_disks`]), or takes the new NSD back out of the records if the metadata does not
 //! know of it. When the old NSD has no slot any more, it belongs to no file system.
 //!
+//! **Adding** begins like replacing. Then the NSD gets a slot of its own.
+//!
 //! **Deleting.** The manager empties the NSD, and the metadata says how far that is. The rest is as
 //! above.
 
@@ -47,6 +49,7 @@ impl Node {
         let new_record = free(&cluster, new)?;
         check_group(old_record, new_record)?;
         check_holds_no_metadata(&cluster, record, old_record, "replaced")?;
+        check_metadata_stays(&cluster, record, new_record)?;
         self.bury_mounts(record, Vec::new())?;
         let crew = self.crew(fs)?;
         crew.manage(|manager| check_idle(&cluster, manager))?;
@@ -63,6 +66,43 @@ impl Node {
             "{} is being replaced by {new}, which is `up` in `strake disk list` when that is done",
             old_record.name
         ))
+    }
+
+    /// Gives a file system the free NSDs of these names, one after the other. Returns a sentence
+    /// about it.
+    pub(super) fn add_disks(self: &Arc<Node>, fs: FsId, names: &[String]) -> Result<String> {
+        let _alone = self.changing.lock();
+        let mut cluster = self.newest_records()?;
+        let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
+        for name in names {
+            check_metadata_stays(&cluster, record, free(&cluster, name)?)?;
+        }
+        self.bury_mounts(record, Vec::new())?;
+        let crew = self.crew(fs)?;
+        crew.manage(|manager| check_idle(&cluster, manager))?;
+        for (at, name) in names.iter().enumerate() {
+            self.add_disk(&crew, fs, &cluster, name).map_err(|error| match at {
+                0 => error,
+                _ => error.context(format!("{} are added", names[..at].join(", "))),
+            })?;
+            cluster = self.newest_records()?;
+        }
+        let (names, are) = (names.join(", "), if names.len() == 1 { "is" } else { "are" });
+        Ok(format!("{names} {are} added: new files are placed there, too"))
+    }
+
+    fn add_disk(
+        self: &Arc<Node>,
+        crew: &Crew,
+        fs: FsId,
+        cluster: &Cluster,
+        name: &str,
+    ) -> Result<()> {
+        let (record, nsd) = (cluster.fs(fs).ok_or(ErrorKind::NotFound)?, free(cluster, name)?);
+        self.bring(crew, record, nsd, cluster, 0)?;
+        let port = crew.port(nsd.id).ok_or(ErrorKind::Internal)?;
+        // After an error the metadata may have it all the same. If not, the tender takes it back.
+        crew.manage(|manager| manager.add_nsd(nsd.id, nsd.failure_group, port))
     }
 
     /// Deletes an NSD without another one in its place. Returns a sentence about it. When nothing
@@ -246,6 +286,19 @@ fn check_holds_no_metadata(
         )),
         false => Ok(()),
     }
+}
+
+/// Refuses an NSD that would get a copy of the metadata, or take one from another NSD.
+fn check_metadata_stays(cluster: &Cluster, fs: &FsRecord, new: &NsdRecord) -> Result<()> {
+    let with_it: Vec<NsdId> = fs.nsds.iter().copied().chain([new.id]).collect();
+    if cluster.metadata_places(&with_it) == cluster.metadata_places(&fs.nsds) {
+        return Ok(());
+    }
+    invalid(format!(
+        "NSD {} would hold a copy of the metadata, which is where it is for good in this version: \
+         make the NSD with usage=dataOnly",
+        new.name
+    ))
 }
 
 /// Refuses while a disk is being replaced or deleted.

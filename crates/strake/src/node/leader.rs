@@ -103,6 +103,7 @@ impl Node {
             LeaderRequest::DeleteDisk { fs, nsd, rate } => {
                 encode(&self.delete_disk(*fs, Deletion { nsd: *nsd, rate: *rate })?)
             }
+            LeaderRequest::AddDisks { fs, nsds } => encode(&self.add_disks(*fs, nsds)?),
             LeaderRequest::Holders { fs } => encode(&self.metadata_holders(*fs)),
         }
     }

@@ -312,6 +312,13 @@ pub(crate) enum LeaderRequest {
         /// The check's number.
         number: u64,
     },
+    /// Give a file system NSDs that belong to none. The answer is a sentence.
+    AddDisks {
+        /// The file system.
+        fs: FsId,
+        /// The names of the NSDs.
+        nsds: Vec<String>,
+    },
 }
 
 /// Who answers a request about the cluster.
@@ -355,6 +362,7 @@ impl LeaderRequest {
             | It::Places { .. }
             | It::ReplaceNsd { .. }
             | It::DeleteDisk { .. }
+            | It::AddDisks { .. }
             | It::Tokens { .. }
             | It::SuspendNsd { .. } => Answerer::Serving,
         }
@@ -382,6 +390,7 @@ impl LeaderRequest {
             | It::Tokens { fs }
             | It::ReplaceNsd { fs, .. }
             | It::DeleteDisk { fs, .. }
+            | It::AddDisks { fs, .. }
             | It::SuspendNsd { fs, .. } => Some(*fs),
             It::DeleteFs { fs }
             | It::MountFs { fs, .. }

@@ -13,11 +13,6 @@ const ACLS: &str = "Strake has POSIX ACLs: getfacl and setfacl show and change t
 
 /// Names of commands, and what to do.
 const TABLE: &[(&str, &str)] = &[
-    (
-        "mmadddisk",
-        "a file system gets no further disks yet. `strake disk replace` changes a disk for a larger \
-         one, and `strake fs create` makes another file system",
-    ),
     ("mmaddcallback", "Strake calls no programs: `strake health --json` has events for scripts"),
     ("mmapplypolicy", POLICIES),
     ("mmauth", "other clusters cannot mount a file system yet"),

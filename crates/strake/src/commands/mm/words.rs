@@ -3,8 +3,8 @@
 use super::here::{Here, Known, bare};
 use super::nodes::{self, Named};
 use super::{
-    Chconfig, Chdisk, Chlicense, Crcluster, Crfs, Crnsd, Deldisk, Delfs, Delnsd, Fsck, MmCommand,
-    Mount, NodeList, Nodes, Pmon, Rpldisk, Step, Tracectl, Umount, refused,
+    Adddisk, Chconfig, Chdisk, Chlicense, Crcluster, Crfs, Crnsd, Deldisk, Delfs, Delnsd, Fsck,
+    MmCommand, Mount, NodeList, Nodes, Pmon, Rpldisk, Step, Tracectl, Umount, refused,
 };
 use crate::cluster::stanza;
 use crate::commands::node::read_text;
@@ -38,6 +38,7 @@ pub(super) fn of(command: &MmCommand, here: &Here) -> Result<Vec<Step>> {
         MmCommand::Mmfsck(args) => check(args, here),
         MmCommand::Mmchdisk(args) => change_disks(args, here),
         MmCommand::Mmrpldisk(args) => replace_disk(args, here),
+        MmCommand::Mmadddisk(args) => add_disks(args, here),
         MmCommand::Mmdeldisk(args) => delete_disks(args, here),
         MmCommand::Mmchlicense(args) => Ok(vec![licence(args)]),
         MmCommand::Mmtracectl(args) => Ok(trace(args)),
@@ -346,6 +347,18 @@ fn replace_disk(args: &Rpldisk, here: &Here) -> Result<Vec<Step>> {
     let known = here.mounted(&args.device)?;
     let new = args.new.split(':').next().unwrap_or_default();
     let mut words = vec!["disk", "replace", &args.old, new];
+    words.extend((!args.verify).then_some("--force"));
+    Ok(vec![about(known, &words)])
+}
+
+fn add_disks(args: &Adddisk, here: &Here) -> Result<Vec<Step>> {
+    let known = here.mounted(&args.device)?;
+    let names = match &args.file {
+        Some(file) => described(file)?,
+        None => nodes::disks(args.disks.as_deref().unwrap_or_default()),
+    };
+    let mut words = vec!["disk", "add"];
+    words.extend(names.iter().map(String::as_str));
     words.extend((!args.verify).then_some("--force"));
     Ok(vec![about(known, &words)])
 }

@@ -1,0 +1,115 @@
+//! The slots of the pool as one client knows them. Slots are only ever added: the metadata has
+//! given NSDs new ones.
+//!
+//! A pool map is taken in after its slots are known ([`NsdSet::take_pool`]), so whoever finds a
+//! layout in the map finds its slots, too. A new slot has no way to its NSD at first. It is looked
+//! for before the first strip is placed there, and else by whoever looks after the NSDs.
+
+use super::{NsdSet, NsdSlot};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use strake_proto::layout::{LayoutMap, Slot};
+use strake_proto::limits::SLOTS_MAX;
+use strake_proto::meta::{Configuration, MetaOp};
+use strake_proto::nsd::NsdPort;
+use strake_proto::{Error, ErrorKind, NsdId, Result, SlotIndex};
+use tracing::info;
+
+/// See the file's head.
+pub(super) struct Slots {
+    entries: Box<[OnceLock<Box<NsdSlot>>]>,
+    count: AtomicUsize,
+}
+
+impl Slots {
+    pub(super) fn new(slots: &[Slot]) -> Slots {
+        let most = slots.len().max(SLOTS_MAX);
+        let entries = (0..most).map(|_| OnceLock::new()).collect();
+        let made = Slots { entries, count: AtomicUsize::new(0) };
+        made.grow(slots);
+        made
+    }
+
+    /// Adds those of `slots` that are beyond the known ones. Called by one thread at a time.
+    fn grow(&self, slots: &[Slot]) {
+        for (entry, slot) in self.entries.iter().zip(slots).skip(self.len()) {
+            entry.get_or_init(|| Box::new(NsdSlot::new(slot)));
+        }
+        self.count.fetch_max(slots.len().min(self.entries.len()), Ordering::AcqRel);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    pub(super) fn get(&self, slot: SlotIndex) -> Option<&NsdSlot> {
+        self.entries.get(usize::from(slot.0))?.get().map(|entry| &**entry)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &NsdSlot> {
+        self.entries[..self.len()].iter().filter_map(OnceLock::get).map(|entry| &**entry)
+    }
+}
+
+impl NsdSet {
+    /// Takes in a pool map, unless a newer one is known.
+    pub(super) fn take_pool(&self, configuration: Configuration) {
+        let mut pool = self.pool.write();
+        if pool.version > configuration.pool.version {
+            return;
+        }
+        let before = self.slots.len();
+        self.slots.grow(&configuration.pool.slots);
+        self.map.store(configuration.pool.version.0, Ordering::Relaxed);
+        *pool = configuration.pool;
+        drop(pool);
+        for slot in (before..self.slots.len()).map(|at| SlotIndex(at as u16)) {
+            if self.is_noted(slot) {
+                self.missed().distrust(slot);
+            }
+            info!(target: "disks", "NSD {} is new", self.nsd(slot));
+        }
+    }
+
+    /// Looks for the NSDs of a layout that this client has not met. One that it does not find counts
+    /// as down.
+    ///
+    /// # Errors
+    /// `Io` if the layout has a slot beyond those of the pool map.
+    pub(super) fn meet(&self, layout: &LayoutMap) -> Result<()> {
+        for (slot, _) in &layout.members {
+            let entry = self.slots.get(*slot).ok_or_else(|| {
+                let detail =
+                    format!("layout {} has slot {slot}, which is not there", layout.version);
+                Error::new(ErrorKind::Io, detail)
+            })?;
+            if entry.boot.load(Ordering::Acquire) == 0 && !self.deleted.read().contains(slot) {
+                self.find_again(*slot);
+                self.probe(*slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives an empty NSD a slot of its own. New files are placed on it, too, from then on. If it
+    /// has one already, nothing changes. The change is durable when this returns.
+    ///
+    /// # Errors
+    /// `Unreachable` if it does not answer; the metadata's.
+    pub fn add(&self, nsd: NsdId, failure_group: u32, port: Arc<dyn NsdPort>) -> Result<()> {
+        *self.coming.lock() = Some((nsd, port));
+        let added = self.change_pool(MetaOp::AddNsd { nsd, failure_group });
+        if added.is_ok()
+            && let Some(slot) = self.slot_of(nsd)
+        {
+            self.find_again(slot);
+            self.probe(slot);
+        }
+        *self.coming.lock() = None;
+        added
+    }
+}
+
+#[cfg(test)]
+#[path = "slots_test.rs"]
+mod slots_test;

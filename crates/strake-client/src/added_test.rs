@@ -1,0 +1,117 @@
+//! An NSD gets a slot of its own while several mounts are at work.
+
+use crate::coherence_test::{File, MOUNTS, World, seed};
+use crate::emptied_test::{at_work, made, made_in, verify_alone, wait_until};
+use crate::testing::{Crew, Rig};
+use crate::vfs::Vfs;
+use std::time::Duration;
+use strake_env::sync::Mutex;
+use strake_manager::Deletion;
+use strake_proto::layout::NsdAvailability;
+use strake_proto::{NsdId, SlotIndex};
+
+/// Gives the last NSD a slot.
+fn add(world: &World, crew: &Crew) -> SlotIndex {
+    let at = world.rig.nsds.len() - 1;
+    let nsd = NsdId(at as u32 + 1);
+    let port = || world.rig.port(at).expect("is there");
+    for _ in 0..2 {
+        crew.manager.add_nsd(nsd, 100, port()).expect("adds, and again changes nothing");
+    }
+    let slot = crew.vfs.array().io.nsds().slot_of(nsd).expect("it has a slot");
+    assert_eq!(crew.vfs.array().io.nsds().availability(slot), NsdAvailability::Up);
+    slot
+}
+
+/// Each file is right as a lone mount finds it, whichever NSDs the code can do without.
+fn verify(world: World, crew: Crew, files: Vec<Mutex<File>>) {
+    crew.vfs.sync().expect("synced");
+    for mount in &world.mounts {
+        mount.sync().expect("synced");
+    }
+    let found = crew.manager.check_strips().expect("checks");
+    assert_eq!((found.faults, found.notes), (vec![], vec![]));
+    crew.end();
+    let files: Vec<_> = files.into_iter().map(Mutex::into_inner).collect();
+    let rig = world.end();
+    verify_alone(&rig, &files, 0, true);
+    for away in 0..rig.nsds.len() {
+        verify_alone(&rig, &files, 1 << away, false);
+        let alone = rig.start(0);
+        alone.manager.recover_nsds();
+        alone.shutdown().expect("ends");
+    }
+}
+
+#[test]
+fn an_nsd_is_added_while_all_mounts_write_and_gets_strips_of_new_files() {
+    for (code, nsds) in [("2x", 3), ("4+2p", 6)] {
+        let (world, crew) = World::with_crew_on(Rig::with_spares(code, nsds, 1));
+        let mut files = made(&world, 3);
+        let mut slot = None;
+        at_work(&world, &files, seed(), || slot = Some(add(&world, &crew)));
+        let slot = slot.expect("added");
+        let held = || world.rig.nsds[usize::from(slot.0)].strips();
+        assert_eq!(held(), 0, "{code}: files that exist stay where they are");
+        files.extend(made_in(&world, 3..6));
+        assert!(held() > 0, "{code}: new files have strips on it");
+        at_work(&world, &files, seed() + 7, || world.rig.clock.sleep(Duration::from_millis(50)));
+        for mount in &world.mounts {
+            let nsds = mount.array().io.nsds();
+            assert_eq!(
+                nsds.availability(slot),
+                NsdAvailability::Up,
+                "{code}: every mount found it"
+            );
+        }
+        verify(world, crew, files);
+    }
+}
+
+/// A mount that hears nothing of the new slot follows when it reads a file that lies there, and one
+/// that does not find the NSD writes without it. Then the NSD is brought up to date.
+#[test]
+fn a_mount_that_does_not_find_the_new_nsd_writes_without_it() {
+    let (world, crew) = World::with_crew_on(Rig::with_spares("4+2p", 6, 1));
+    let slot = add(&world, &crew);
+    let files = made(&world, 2);
+    let nsd = &world.rig.nsds[usize::from(slot.0)];
+    nsd.set_down(true);
+    at_work(&world, &files, seed(), || world.rig.clock.sleep(Duration::from_millis(50)));
+    nsd.set_down(false);
+    wait_until(&world, "up again", || {
+        crew.manager.recover_nsds();
+        world.mounts.iter().for_each(|mount| mount.array().io.nsds().look_after());
+        let is_up = |at: usize| {
+            world.mounts[at].array().io.nsds().availability(slot) == NsdAvailability::Up
+        };
+        (0..MOUNTS).all(is_up)
+    });
+    verify(world, crew, files);
+}
+
+#[test]
+fn an_nsd_that_was_added_makes_room_for_the_deletion_of_another() {
+    let (world, crew) = World::with_crew_on(Rig::with_spares("2x", 3, 1));
+    let slot = add(&world, &crew);
+    let files = made(&world, 4);
+    crew.manager.delete_nsd(Deletion { nsd: NsdId(1), rate: 0 }).expect("begins");
+    let refused = crew.manager.add_nsd(NsdId(9), 9, world.rig.port(0).expect("some"));
+    at_work(&world, &files, seed(), || {
+        wait_until(&world, "deleted", || {
+            crew.manager.recover_nsds();
+            world.mounts.iter().for_each(|mount| mount.array().io.nsds().look_after());
+            crew.manager.deletion() == Ok(None) && !crew.manager.is_rebuilding()
+        });
+    });
+    if let Err(error) = refused {
+        assert_eq!(error.kind(), strake_proto::ErrorKind::Busy);
+    }
+    assert!(world.rig.nsds[usize::from(slot.0)].strips() > 0);
+    crew.vfs.sync().expect("synced");
+    let found = crew.manager.check_strips().expect("checks");
+    assert_eq!((found.faults, found.notes), (vec![], vec![]));
+    crew.end();
+    let files: Vec<_> = files.into_iter().map(Mutex::into_inner).collect();
+    verify_alone(&world.end(), &files, 1, true);
+}
