@@ -11,6 +11,7 @@
 //! after_crash          repair before anything is served
 //! mender, returning    NSDs that are away, and NSDs that are back
 //! replace, delete      an NSD gets a successor, or goes without one
+//! rebalance            files are moved to the newest layout
 //! scrub, check         verifies all strips; checks the metadata against the strips
 //! compare, salvage     what one NSD lacks or has too much; an index that lost something
 //! scan, objects        files that have blocks; objects that no file has

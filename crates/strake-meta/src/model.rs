@@ -261,6 +261,7 @@ impl Model {
             MetaOp::NewObject { ino } => self.new_object(*ino),
             MetaOp::Update { .. } => self.update(op),
             MetaOp::Harden { .. } => self.harden(op),
+            MetaOp::MoveData { ino, object, from } => self.move_data(*ino, *object, *from),
             MetaOp::Folded { ino } => self.folded(*ino, None),
             MetaOp::FoldedUnits { ino, units } => self.folded(*ino, Some(units)),
             MetaOp::Truncate { ino, size, from_block, version, allocated_delta } => {

@@ -10,7 +10,8 @@ use strake_proto::meta::{
     NewInode, RenameMode, XattrMode,
 };
 use strake_proto::{
-    BlockIndex, ClientId, ErrorKind, FileType, GrantNumber, Ino, NsdId, Timestamp, Version,
+    BlockIndex, ClientId, ErrorKind, FileType, GrantNumber, Ino, NsdId, ObjectId, Timestamp,
+    Version,
 };
 
 const TYPES: [FileType; 8] = [
@@ -203,6 +204,13 @@ impl Generator {
                 MetaOp::Rename { parent, name, new_parent, new_name, mode, open }
             }
             14 | 15 => MetaOp::SetAttr { ino, change: self.change() },
+            16 if self.rng.one_in(3) => {
+                let object = match model.nodes.get(&ino).map(|node| &node.inode.data) {
+                    Some(FileData::Objects(objects)) => objects[0].object,
+                    _ => ObjectId(1),
+                };
+                MetaOp::MoveData { ino, object, from: self.ino(model) }
+            }
             16 => MetaOp::NewObject { ino },
             17 | 18 => self.update(model, ino),
             19 => MetaOp::Truncate {

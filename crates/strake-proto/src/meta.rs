@@ -483,18 +483,18 @@ pub enum MetaOp {
         /// The units, ascending, at most `limits::FOLDED_UNITS_MAX`.
         units: Vec<u64>,
     },
-    /// Gives an empty NSD a new slot ▶ `Configuration`, with a new layout if the NSDs are enough for
-    /// the code. The NSD is up: nothing was ever placed on it. If it has a slot already, nothing
-    /// changes.
+    /// Gives an empty NSD a new slot ▶ `Configuration`, with a new layout if the NSDs are enough
+    /// for the code. The NSD is up: nothing was ever placed on it. If it has a slot already,
+    /// nothing changes.
     AddNsd {
         /// The NSD.
         nsd: NsdId,
         /// Its failure group.
         failure_group: u32,
     },
-    /// Gives a file the bytes of another one, which is empty then, and queues the object that it had
-    /// for deletion ▶ `Inode`. Size and times stay: the bytes are the same, at another place. `Busy`
-    /// if one of them has hardened units; `Stale` if the file has its bytes elsewhere by now.
+    /// Gives a file the bytes of another one, which is empty then, and queues the object that it
+    /// had for deletion ▶ `Inode`. Size and times stay: the bytes are the same, at another place.
+    /// `Busy` if one of them has hardened units; `Stale` if the file has its bytes elsewhere.
     MoveData {
         /// The file.
         ino: Ino,

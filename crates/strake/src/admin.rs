@@ -4,6 +4,7 @@
 //! The socket's mode keeps other users out. A process that can open the socket may do everything.
 
 use crate::data_dir::DataDir;
+use crate::scrub::Order;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -159,6 +160,11 @@ pub(crate) enum Request {
     ScrubStatus,
     /// End the scrub.
     ScrubStop,
+    /// Move files that lie by an older layout to the newest one.
+    Rebalance {
+        /// What is to be done.
+        order: Order,
+    },
     /// Flush, unmount, and end the daemon.
     Down {
         /// Do so even if the mount is busy.

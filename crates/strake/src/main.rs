@@ -18,6 +18,7 @@ mod mount_options;
 mod mounts;
 mod node;
 mod output;
+mod rebalance;
 mod registry;
 mod scrub;
 mod service;

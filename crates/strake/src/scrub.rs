@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use strake_manager::{Manager, ScrubView};
 use strake_proto::Result;
 
-/// What a user orders.
+/// What a user orders of work in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum ScrubOrder {
+pub(crate) enum Order {
     /// Begin.
     Start {
         /// Bytes per second at most; 0 for no limit.
@@ -84,11 +84,11 @@ impl From<ScrubView> for ScrubReport {
 ///
 /// # Errors
 /// `Busy` if a scrub is to begin and one is under way.
-pub(crate) fn obey(manager: &Manager, order: ScrubOrder) -> Result<ScrubReport> {
+pub(crate) fn obey(manager: &Manager, order: Order) -> Result<ScrubReport> {
     match order {
-        ScrubOrder::Start { rate } => manager.start_scrub(rate)?,
-        ScrubOrder::Stop => manager.stop_scrub(),
-        ScrubOrder::Status => {}
+        Order::Start { rate } => manager.start_scrub(rate)?,
+        Order::Stop => manager.stop_scrub(),
+        Order::Status => {}
     }
     Ok(manager.scrub().into())
 }

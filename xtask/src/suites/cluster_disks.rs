@@ -108,6 +108,18 @@ fn a_disk_that_comes(place: &Place<'_>, checks: &mut Checks) -> Result<(), Strin
         let found = (FILES..FILES + 2).try_for_each(|file| verify(place, node, file));
         checks.record(&format!("new files are whole on {node}"), found);
     }
+    // The files of before are moved there. Another node goes on with that.
+    place.succeeds("rebalance", place.on_mount_of("n2", "fs rebalance start --rate 40M"))?;
+    let dies = serving(place, "n1")?;
+    place.kill(dies)?;
+    place.succeeds("start", place.on(dies, "node start"))?;
+    let moved = wait_until(|| {
+        let status = place.on_mount_of("n2", "fs rebalance status");
+        let status = place.run("rebalance-status", status)?.success()?.output();
+        Ok((status.contains("complete") && !status.contains("left:"), status))
+    });
+    checks.record("files are moved although the serving node is killed", moved);
+    checks.record("every disk is up", wait_for(place, "a1", |row| row.contains(" up ")));
     Ok(())
 }
 

@@ -92,6 +92,8 @@ fn delete(mounted: &Mounted<'_>, checks: &mut Checks, gone: u16, next: u16) -> R
     checks.record("a lost disk is deleted under load", deleted);
     checks.record("clean when it is deleted", mounted.check());
     checks.record("a disk is added, and new files are there, too", add(mounted));
+    checks.record("the other files are moved there and are the same", rebalance(mounted));
+    checks.record("clean when they are moved", mounted.check());
     let whole = manifest::of(&mounted.mount)?;
     mounted.down()?;
     // The daemon has removed the deleted disk from its list, so nothing misses it.
@@ -120,7 +122,7 @@ fn add(mounted: &Mounted<'_>) -> Result<(), String> {
     if !listed.contains("ready   up") {
         return Err(listed);
     }
-    let free = || Ok::<String, String>(row(&mounted.say("fs df")?)?);
+    let free = || mounted.say("fs df").and_then(|text| row(&text));
     let before = free()?;
     fill(&mounted.mount.join("after-adding"), 9)?;
     mounted.say("fs sync")?;
@@ -128,6 +130,17 @@ fn add(mounted: &Mounted<'_>) -> Result<(), String> {
         after if after == before => Err(format!("nothing is placed on it: {after}")),
         _ => Ok(()),
     }
+}
+
+/// Moves the files of before to the disk that was added, while files are read and written.
+fn rebalance(mounted: &Mounted<'_>) -> Result<(), String> {
+    let before = manifest::of(&mounted.mount)?;
+    mounted.say("fs rebalance start")?;
+    fill(&mounted.mount.join("while-moving"), 10)?;
+    let ended = |text: &str| text.contains("complete") && !text.contains("left:");
+    faults::wait_until(mounted, "fs rebalance status", ended)?;
+    std::fs::remove_dir_all(mounted.mount.join("while-moving")).map_err(|it| it.to_string())?;
+    manifest::compare(&before, &manifest::of(&mounted.mount)?)
 }
 
 fn move_away(mounted: &Mounted<'_>, nsds: &[u16]) -> Result<(), String> {

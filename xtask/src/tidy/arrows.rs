@@ -40,6 +40,7 @@ const CLIENT_LAYERS: &[&str] = &[
     "ops",
     "tender",
     "client",
+    "relocate",
     "exclusion",
     "explain",
     "vfs_impl",

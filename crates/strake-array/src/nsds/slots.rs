@@ -71,8 +71,8 @@ impl NsdSet {
         }
     }
 
-    /// Looks for the NSDs of a layout that this client has not met. One that it does not find counts
-    /// as down.
+    /// Looks for the NSDs of a layout that this client has not met. One that it does not find
+    /// counts as down.
     ///
     /// # Errors
     /// `Io` if the layout has a slot beyond those of the pool map.
@@ -83,9 +83,13 @@ impl NsdSet {
                     format!("layout {} has slot {slot}, which is not there", layout.version);
                 Error::new(ErrorKind::Io, detail)
             })?;
-            if entry.boot.load(Ordering::Acquire) == 0 && !self.deleted.read().contains(slot) {
+            // One that was known at the start, and is away, is looked for by others.
+            let has_way = || entry.route.read().port.is_some();
+            if !has_way() && !self.deleted.read().contains(slot) {
                 self.find_again(*slot);
-                self.probe(*slot);
+                if has_way() {
+                    self.probe(*slot);
+                }
             }
         }
         Ok(())

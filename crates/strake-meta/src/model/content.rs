@@ -82,6 +82,35 @@ impl Model {
         self.inode_reply(*ino)
     }
 
+    pub(super) fn move_data(&mut self, ino: Ino, object: ObjectId, from: Ino) -> Answer {
+        let target = self.regular(ino)?.clone();
+        let source = self.regular(from)?.clone();
+        let old = match &target.inode.data {
+            FileData::Objects(objects) if objects.len() == 1 && objects[0].object == object => {
+                objects[0]
+            }
+            _ => return Err(ErrorKind::Stale),
+        };
+        let too_long = match &source.inode.data {
+            FileData::Inline(bytes) => bytes.len() as u64 > target.inode.attr.size,
+            _ => false,
+        };
+        if ino == from || too_long {
+            return Err(ErrorKind::Invalid);
+        }
+        if !target.hardened.is_empty() || !source.hardened.is_empty() {
+            return Err(ErrorKind::Busy);
+        }
+        let target = self.regular(ino)?;
+        target.inode.data = source.inode.data;
+        target.inode.attr.allocated = source.inode.attr.allocated;
+        let emptied = self.regular(from)?;
+        emptied.inode.data = FileData::Empty;
+        (emptied.inode.attr.size, emptied.inode.attr.allocated) = (0, 0);
+        self.queue_object(old);
+        self.inode_reply(ino)
+    }
+
     pub(super) fn harden(&mut self, op: &MetaOp) -> Answer {
         let MetaOp::Harden { ino, size, allocated_delta, mtime, ctime, units } = op else {
             unreachable!("called for this alone")

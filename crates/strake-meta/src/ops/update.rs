@@ -129,8 +129,9 @@ pub(crate) fn move_data(
     object: ObjectId,
     from: Ino,
 ) -> Result<MetaReply> {
-    let (target, source) = (txn.inode(ino)?.clone(), txn.inode(from)?.clone());
+    let target = txn.inode(ino)?.clone();
     require_regular(&target)?;
+    let source = txn.inode(from)?.clone();
     require_regular(&source)?;
     let old = match *linked_objects(&target) {
         [old] if old.object == object => old,
@@ -146,8 +147,8 @@ pub(crate) fn move_data(
     (record.place, record.tail) = (source.place, source.tail);
     let record = txn.inode_mut(from)?;
     (record.place, record.tail, record.size) = (Place::Empty, Vec::new(), 0);
-    txn.set_allocated(ino, source.allocated)?;
     txn.set_allocated(from, 0)?;
+    txn.set_allocated(ino, source.allocated)?;
     txn.queue_object(old)?;
     txn.reply_inode(ino)
 }

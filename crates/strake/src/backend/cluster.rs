@@ -18,7 +18,8 @@ use crate::node::{
     Grant, LeaderRequest, NodeDir, Peer, Request, StripsChecked, ask_own, disks_of_mount, search,
     serving_peer,
 };
-use crate::scrub::{ScrubOrder, ScrubReport};
+use crate::rebalance::RebalanceReport;
+use crate::scrub::{Order, ScrubReport};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -167,8 +168,14 @@ impl ClusterBackend {
     }
 
     /// Has the leader scrub.
-    pub(crate) fn scrub(&self, order: ScrubOrder) -> Result<ScrubReport> {
+    pub(crate) fn scrub(&self, order: Order) -> Result<ScrubReport> {
         let request = LeaderRequest::Scrub { fs: self.grant.fs.id, order };
+        self.leader()?.ask_leader(&request)
+    }
+
+    /// Has the leader move files to the newest layout.
+    pub(crate) fn rebalance(&self, order: Order) -> Result<RebalanceReport> {
+        let request = LeaderRequest::Rebalance { fs: self.grant.fs.id, order };
         self.leader()?.ask_leader(&request)
     }
 

@@ -6,8 +6,9 @@ use crate::commands::cluster_fs::{self, CreateArgs, DeleteArgs, MountArgs, Umoun
 use crate::commands::node::NodeTarget;
 use crate::data_dir::DataDir;
 use crate::output;
+use crate::rebalance::RebalanceReport;
 use crate::registry;
-use crate::scrub::ScrubReport;
+use crate::scrub::{Order, ScrubReport};
 use crate::show::{Show, ShowNsd};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -44,6 +45,7 @@ impl Target {
   strake fs check --status       how far that is, from another terminal
   strake fs scrub start --rate 100M   verify and mend everything in the background
   strake fs scrub status
+  strake fs rebalance start --rate 100M   move files to disks that were added
   strake fs sync                 make everything written so far durable
   strake fs create demo --code 2x --mount /mnt/demo   of the free NSDs of a cluster
   strake fs mount demo           on this node of the cluster
@@ -81,6 +83,13 @@ pub(crate) enum FsCommand {
     /// Verify every strip in the background and mend what is bad.
     #[command(subcommand)]
     Scrub(ScrubCommand),
+    /// Move files to the disks that were added, in the background.
+    ///
+    /// New files are placed on all disks. Files that were there before a disk was added, suspended
+    /// or deleted stay where they are until this moves them. Programs may use them meanwhile. It
+    /// goes on after a restart, and on another node if the serving one dies.
+    #[command(subcommand)]
+    Rebalance(RebalanceCommand),
     /// Make everything written so far durable.
     Sync(Target),
 }
@@ -102,6 +111,23 @@ pub(crate) enum ScrubCommand {
     Stop(Target),
 }
 
+/// Move files to the disks that were added, in the background.
+#[derive(Subcommand, Debug)]
+pub(crate) enum RebalanceCommand {
+    /// Begin.
+    Start {
+        #[command(flatten)]
+        target: Target,
+        /// Move at most this much per second [default: no limit].
+        #[arg(long, value_name = "SIZE")]
+        rate: Option<ByteCount>,
+    },
+    /// Show how far it is.
+    Status(Target),
+    /// End it early. Files that are moved stay so.
+    Stop(Target),
+}
+
 /// Runs a `strake fs` command.
 pub(crate) fn run(command: &FsCommand) -> Result<()> {
     match command {
@@ -119,6 +145,11 @@ pub(crate) fn run(command: &FsCommand) -> Result<()> {
         }
         FsCommand::Scrub(ScrubCommand::Status(target)) => scrub(target, &Request::ScrubStatus),
         FsCommand::Scrub(ScrubCommand::Stop(target)) => scrub(target, &Request::ScrubStop),
+        FsCommand::Rebalance(RebalanceCommand::Start { target, rate }) => {
+            rebalance(target, Order::Start { rate: rate.map_or(0, |rate| rate.0) })
+        }
+        FsCommand::Rebalance(RebalanceCommand::Status(target)) => rebalance(target, Order::Status),
+        FsCommand::Rebalance(RebalanceCommand::Stop(target)) => rebalance(target, Order::Stop),
         FsCommand::Sync(target) => sync(target),
     }
 }
@@ -284,6 +315,24 @@ fn scrub(target: &Target, request: &Request) -> Result<()> {
         report.bad_pages,
         report.mended_pages
     );
+    Ok(())
+}
+
+fn rebalance(target: &Target, order: Order) -> Result<()> {
+    let dir = registry::find(target.data.as_deref())?;
+    let report: RebalanceReport = admin::ask(&dir, &Request::Rebalance { order })?;
+    if target.json {
+        return output::print_json(&report);
+    }
+    let time = |seconds: Option<i64>| seconds.map_or("-".to_owned(), utc);
+    println!("state:    {}", report.state);
+    println!("started:  {}", time(report.started_seconds));
+    println!("ended:    {}", time(report.ended_seconds));
+    let (done, total) = (ByteCount(report.done_bytes), ByteCount(report.total_bytes));
+    println!("progress: {done} of {total}, {} files moved", report.moved_files);
+    if report.left_files > 0 {
+        println!("left:     {} files; the log says why", report.left_files);
+    }
     Ok(())
 }
 

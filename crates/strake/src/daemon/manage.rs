@@ -3,7 +3,8 @@
 use super::serve::Daemon;
 use crate::assemble;
 use crate::data_dir::{NodeConfig, NsdConfig};
-use crate::scrub::{self, ScrubOrder, ScrubReport};
+use crate::rebalance::{self, RebalanceReport};
+use crate::scrub::{self, Order, ScrubReport};
 use crate::show::availability_name;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -65,6 +66,7 @@ impl Daemon {
         if let Some((deletion, false)) = manager.deletion()? {
             manager.delete_nsd(deletion)?;
         }
+        manager.resume_rebalance()?;
         let held: Vec<NsdId> = self.array.nsds().iter().map(|view| view.nsd).collect();
         let coming = pending.map(|(replacement, _)| replacement.new);
         let mut config = self.config();
@@ -342,10 +344,18 @@ impl Daemon {
     }
 
     /// Answers `strake fs scrub`.
-    pub(super) fn scrub(&self, order: ScrubOrder) -> Result<ScrubReport> {
+    pub(super) fn scrub(&self, order: Order) -> Result<ScrubReport> {
         match self.backend.cluster() {
             Some(cluster) => cluster.scrub(order),
             None => scrub::obey(self.manager()?, order),
+        }
+    }
+
+    /// Answers `strake fs rebalance`.
+    pub(super) fn rebalance(&self, order: Order) -> Result<RebalanceReport> {
+        match self.backend.cluster() {
+            Some(cluster) => cluster.rebalance(order),
+            None => rebalance::obey(self.manager()?, order),
         }
     }
 
@@ -392,7 +402,7 @@ impl Daemon {
     }
 }
 
-/// The name of the NSD that is to become a disk of a cluster's file system by `strake disk COMMAND`.
+/// The name of the NSD that `strake disk COMMAND` gives to a file system of a cluster.
 fn name_in_cluster(command: &str, new: &NewDisk) -> Result<String> {
     let refused = |what: &str| {
         let detail = format!(

@@ -203,6 +203,7 @@ impl Node {
             info!(target: "node", "the deletion of NSD {} goes on", deletion.nsd);
             crew.manage(|manager| manager.delete_nsd(deletion))?;
         }
+        crew.manage(Manager::resume_rebalance)?;
         let coming = pending.map(|(replacement, _)| replacement.new);
         let held = crew.manage(|manager| Ok(manager.nsds()))?;
         let cluster = self.cluster();

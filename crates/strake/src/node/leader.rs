@@ -13,6 +13,7 @@ use super::peer::introduce;
 use super::server::{Node, encode};
 use crate::backend::member::Member;
 use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber};
+use crate::rebalance;
 use crate::scrub;
 use serde_json::Value;
 use std::sync::Arc;
@@ -87,21 +88,22 @@ impl Node {
             LeaderRequest::Scrub { fs, order } => {
                 encode(&self.at_work(*fs)?.manage(|manager| scrub::obey(manager, *order))?)
             }
-            LeaderRequest::SuspendNsd { fs, nsd, suspended } => {
-                let suspend = |manager: &Manager| manager.set_suspended(*nsd, *suspended);
-                encode(&self.at_work(*fs)?.manage(suspend)?)
+            &LeaderRequest::SuspendNsd { fs, nsd, suspended } => {
+                encode(&self.at_work(fs)?.manage(|manager| manager.set_suspended(nsd, suspended))?)
             }
             LeaderRequest::Tokens { fs } => encode(&self.tokens(*fs)?),
             LeaderRequest::Places { fs } => {
                 let cluster = self.cluster();
-                let record = cluster.fs(*fs).ok_or(ErrorKind::NotFound)?;
-                encode(&self.places(&cluster, record))
+                encode(&self.places(&cluster, cluster.fs(*fs).ok_or(ErrorKind::NotFound)?))
             }
             LeaderRequest::ReplaceNsd { fs, old, new, rate } => {
                 encode(&self.replace_nsd(*fs, *old, new, *rate)?)
             }
-            LeaderRequest::DeleteDisk { fs, nsd, rate } => {
-                encode(&self.delete_disk(*fs, Deletion { nsd: *nsd, rate: *rate })?)
+            &LeaderRequest::DeleteDisk { fs, nsd, rate } => {
+                encode(&self.delete_disk(fs, Deletion { nsd, rate })?)
+            }
+            LeaderRequest::Rebalance { fs, order } => {
+                encode(&self.at_work(*fs)?.manage(|manager| rebalance::obey(manager, *order))?)
             }
             LeaderRequest::AddDisks { fs, nsds } => encode(&self.add_disks(*fs, nsds)?),
             LeaderRequest::Holders { fs } => encode(&self.metadata_holders(*fs)),

@@ -8,7 +8,7 @@
 use crate::admin;
 pub(crate) use crate::cluster::stanza::Described;
 use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber, NsdRecord};
-use crate::scrub::ScrubOrder;
+use crate::scrub::Order;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use strake_crew::{NsdPlace, Place};
@@ -262,7 +262,7 @@ pub(crate) enum LeaderRequest {
         /// The file system.
         fs: FsId,
         /// What to do.
-        order: ScrubOrder,
+        order: Order,
     },
     /// Place no new files on an NSD, or place them there again. The answer is a boolean: whether
     /// that is so now.
@@ -319,6 +319,14 @@ pub(crate) enum LeaderRequest {
         /// The names of the NSDs.
         nsds: Vec<String>,
     },
+    /// Move files to the newest layout. The answer is a
+    /// [`RebalanceReport`](crate::rebalance::RebalanceReport).
+    Rebalance {
+        /// The file system.
+        fs: FsId,
+        /// What is to be done.
+        order: Order,
+    },
 }
 
 /// Who answers a request about the cluster.
@@ -363,6 +371,7 @@ impl LeaderRequest {
             | It::ReplaceNsd { .. }
             | It::DeleteDisk { .. }
             | It::AddDisks { .. }
+            | It::Rebalance { .. }
             | It::Tokens { .. }
             | It::SuspendNsd { .. } => Answerer::Serving,
         }
@@ -391,6 +400,7 @@ impl LeaderRequest {
             | It::ReplaceNsd { fs, .. }
             | It::DeleteDisk { fs, .. }
             | It::AddDisks { fs, .. }
+            | It::Rebalance { fs, .. }
             | It::SuspendNsd { fs, .. } => Some(*fs),
             It::DeleteFs { fs }
             | It::MountFs { fs, .. }

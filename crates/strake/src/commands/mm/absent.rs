@@ -58,7 +58,7 @@ const TABLE: &[(&str, &str)] = &[
     (
         "mmrestripefs",
         "Strake mends what a returned disk has missed by itself. `strake fs scrub start` verifies \
-         and mends everything",
+         and mends everything, and `strake fs rebalance start` moves files to disks that were added",
     ),
     ("mmrestorefs", SNAPSHOTS),
     ("mmsetquota", QUOTAS),
