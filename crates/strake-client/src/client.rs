@@ -115,6 +115,7 @@ impl StrakeVfs {
         let budget = usize::try_from(settings.page_pool.0).unwrap_or(usize::MAX / 2);
         let mount = Arc::new(Mount {
             lost: Mutex::default(),
+            stuck: Mutex::default(),
             page_pool: Arc::new(PagePool::new(budget, array.block_size as usize)),
             table: OpenTable::new(),
             write_behind: Queue::default(),

@@ -782,16 +782,58 @@ fn what_is_lost_because_another_mount_waits_is_told_by_the_file_and_by_a_sync_of
     writer.write(file.handles[0], 0, &[1; 5000]).expect("there is room");
     writer.sync().expect("synced");
     writer.write(file.handles[0], 0, &[2; 5000]).expect("there is room");
-    let write = Some(ErrorKind::Unreachable);
+    let write = Some(ErrorKind::NoSpace);
     world.rig.nsds[0].set_faults(Faults { write, ..Faults::default() });
     let mut out = vec![0; 5000];
     reader.read(file.handles[1], 0, &mut out).expect("it waits for long enough");
     assert!(out == [1; 5000], "what was synced");
     world.rig.nsds[0].set_faults(Faults::default());
     writer.tend();
-    assert_eq!(writer.sync().expect_err("something is lost").kind(), ErrorKind::Io);
+    assert_eq!(writer.sync().expect_err("something is lost").kind(), ErrorKind::NoSpace);
     writer.sync().expect("that was told");
-    assert_eq!(writer.fsync(file.handles[0]).expect_err("it is lost").kind(), ErrorKind::Io);
+    assert_eq!(writer.fsync(file.handles[0]).expect_err("it is lost").kind(), ErrorKind::NoSpace);
     writer.fsync(file.handles[0]).expect("that was told");
+    world.end();
+}
+
+/// Disks that many files need are away for longer than writers wait for anything. Other mounts want
+/// the files. They stay with their mount, other files change hands meanwhile, and nothing is lost.
+#[test]
+fn what_cannot_be_written_while_disks_are_away_stays_with_its_mount() {
+    // So few that a mount keeps their tokens.
+    const STUCK: usize = 4;
+    let world = World::new("1", 1);
+    let [writer, reader] = [0, 1].map(|at| &world.mounts[at]);
+    let files: Vec<File> = (0..STUCK).map(|at| File::new(&world, format!("f{at}"))).collect();
+    let free = File::new(&world, "free".into());
+    for file in &files {
+        writer.write(file.handles[0], 0, &[1; 5000]).expect("there is room");
+    }
+    writer.sync().expect("synced");
+    for file in &files {
+        writer.write(file.handles[0], 0, &[2; 5000]).expect("there is room");
+    }
+    let write = Some(ErrorKind::Unreachable);
+    world.rig.nsds[0].set_faults(Faults { write, ..Faults::default() });
+    let limit = world.rig.settings.standstill_max;
+    thread::scope(|scope| {
+        let read = |file: &File| {
+            let mut out = vec![0; 5000];
+            let count = reader.read(file.handles[1], 0, &mut out).expect("it waits");
+            assert!(count == 5000 && out == [2; 5000], "{}: what was written last", file.name);
+        };
+        let readers: Vec<_> = files.iter().map(|file| scope.spawn(move || read(file))).collect();
+        world.rig.clock.sleep(limit + limit / 2);
+        let waiting = readers.iter().filter(|reader| !reader.is_finished()).count();
+        // In the inode, so no disk is needed.
+        let mut out = [0; 4];
+        let written = writer.write(free.handles[0], 0, b"free");
+        let found = written.and_then(|_| reader.read(free.handles[1], 0, &mut out));
+        world.rig.nsds[0].set_faults(Faults::default());
+        world.mounts.iter().for_each(|mount| mount.array().io.nsds().look_after());
+        assert_eq!((waiting, found, &out), (STUCK, Ok(4), b"free"));
+        readers.into_iter().for_each(|reader| reader.join().expect("no panic"));
+    });
+    writer.sync().expect("nothing is lost");
     world.end();
 }

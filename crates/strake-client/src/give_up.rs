@@ -6,8 +6,11 @@
 //! - *Range deletions* are applied before, as far as the NSDs are there. The next holder learns the
 //!   rest with the file ([`crate::mount::Mount::file`]).
 //! - *A mount that was declared dead* drops all that it has. Other clients may have changed it.
-//! - *What cannot be written* is lost: another client waits, and holds back nobody for ever. Every
-//!   handle hears of it, and so does the next sync of everything.
+//! - *What cannot be written because disks are away* stays with this client, and so does the token:
+//!   some disk may have accepted a part of it, which nobody may see before it is whole (R4). Those
+//!   who wait for the file get an error when they have waited long enough.
+//! - *What cannot be written for another reason* is lost: another client waits, and holds back
+//!   nobody for ever. Every handle hears of it, and so does the next sync of everything.
 
 use crate::data::of::Of;
 use crate::flush::sync::{sync_all, sync_inode_whole};
@@ -34,8 +37,9 @@ impl GiveUp for Mount {
         self.array.io.versions().raise(number);
     }
 
-    fn save(&self, ino: Ino, given: &Given) {
+    fn save(&self, ino: Ino, given: &Given) -> bool {
         let inode = self.table.find(ino);
+        let mut is_saved = true;
         if given.begins_beside() {
             let pinned = self.table.pin(ino);
             if let Err(error) = self.trim_end(&pinned)
@@ -43,9 +47,9 @@ impl GiveUp for Mount {
             {
                 warn!(target: "tokens", "inode {ino} is not written beside others: {error}");
             }
-            self.save_file(&pinned);
+            is_saved = self.save_file(&pinned);
         } else if let Some(inode) = &inode {
-            self.save_file(inode);
+            is_saved = self.save_file(inode);
         }
         // Names that this client has changed are in no inode's state.
         if self.array.meta.has_unsynced()
@@ -53,6 +57,7 @@ impl GiveUp for Mount {
         {
             error!(target: "tokens", "the metadata is not durable: {error}");
         }
+        is_saved
     }
 
     fn drop_from_caches(&self, ino: Ino, drops: Drops) {
@@ -144,6 +149,11 @@ impl GiveUp for Mount {
     }
 }
 
+/// Whether an error may come from disks that are away, and end when they are back.
+fn is_absence(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Io | ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Retry)
+}
+
 impl Mount {
     /// Before others write a file beside this client: nothing is stored beyond its size in its last
     /// block, because whoever makes it longer then does not have that block.
@@ -166,30 +176,47 @@ impl Mount {
         drop(content);
     }
 
-    /// Makes a file durable. If that fails for good, what is dirty is dropped.
-    fn save_file(&self, inode: &Arc<InodeState>) {
-        let Err(first) = self.save_once(inode) else { return };
+    /// Makes a file durable. If that fails for good, what is dirty is dropped. False if disks that
+    /// it needs are away.
+    fn save_file(&self, inode: &Arc<InodeState>) -> bool {
+        let Err(first) = self.save_once(inode) else {
+            self.stuck.lock().remove(&inode.ino);
+            return true;
+        };
         let clock = &self.array.clock;
         let start = clock.monotonic();
-        warn!(target: "tokens", "inode {} is not durable yet: {first}", inode.ino);
+        // A file that has been tried for long takes no thread from others.
+        let is_stuck = self.stuck.lock().contains(&inode.ino);
+        if !is_stuck {
+            warn!(target: "tokens", "inode {} is not durable yet: {first}", inode.ino);
+        }
         let waiters = &self.array.observe.waiters;
         let _wait = waiters.enter("disks that a file needs", format!("inode {}", inode.ino));
         let mut error = first;
         loop {
             let waited = clock.monotonic().saturating_sub(start);
+            let is_late = is_stuck || waited >= self.settings.standstill_max;
             // A file that was removed has nothing to save.
             let is_final = self.is_dead()
                 || error.kind() == ErrorKind::Stale
                 || error.kind() == ErrorKind::NoSpace
-                || waited >= self.settings.standstill_max;
+                || (is_late && !is_absence(error.kind()));
             if is_final {
+                self.stuck.lock().remove(&inode.ino);
                 self.lose(inode, error);
-                return;
+                return true;
             }
             clock.sleep(SAVE_PAUSE);
             match self.save_once(inode) {
-                Ok(()) => return,
+                Ok(()) => {
+                    self.stuck.lock().remove(&inode.ino);
+                    return true;
+                }
                 Err(again) => error = again,
+            }
+            if is_late {
+                self.stuck.lock().insert(inode.ino);
+                return false;
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::settings::Settings;
 use crate::timings::SendTimings;
 use crate::tokens::{Access, Tokens, Use, beside, exclusive, shared, want};
 use crate::vfs::OpenFlags;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -59,6 +59,8 @@ pub(crate) struct Mount {
     pub(crate) pressed_last: AtomicU64,
     /// Why changes were lost of which no sync of everything has told yet. A leaf.
     pub(crate) lost: Mutex<Option<Error>>,
+    /// The files that others want and that cannot be made durable, because disks are away. A leaf.
+    pub(crate) stuck: Mutex<BTreeSet<Ino>>,
 }
 
 impl Mount {

@@ -568,7 +568,10 @@ impl Tokens {
         self.state.lock().giving.insert(ino, Giving::default());
         let mut patience = PATIENCE;
         loop {
-            keeper.save(ino, &given);
+            if !keeper.save(ino, &given) {
+                self.give_up_later(ino, limit);
+                return;
+            }
             if self.have_caches_dropped(&*keeper, ino, &given, patience) {
                 break;
             }
@@ -585,6 +588,19 @@ impl Tokens {
         drop(state);
         self.changed.notify_all();
         self.perform(todo);
+    }
+
+    /// The file stays with this client until it can be made durable. Others are given up meanwhile.
+    fn give_up_later(&self, ino: Ino, limit: &Limit) {
+        let mut state = self.state.lock();
+        state.giving.remove(&ino);
+        let is_over = state.ended;
+        drop(state);
+        self.changed.notify_all();
+        if !is_over && let Some(givers) = self.givers.get() {
+            // A mount that ends takes no more jobs. Any other one has this thread for it.
+            let _ = givers.submit(Job::GiveUp(ino, limit.clone()));
+        }
     }
 
     /// Has the adapter's caches drop a file that is given up. False if reads or writes were served

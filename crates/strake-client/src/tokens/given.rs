@@ -10,8 +10,9 @@ pub(crate) trait GiveUp: Send + Sync {
     fn granted(&self, number: GrantNumber);
 
     /// Makes durable what was changed under the tokens of a file. Called again if the adapter read
-    /// or wrote the file meanwhile.
-    fn save(&self, ino: Ino, given: &Given);
+    /// or wrote the file meanwhile. False if that is not possible now: the file is not given up
+    /// then, and this is called again later.
+    fn save(&self, ino: Ino, given: &Given) -> bool;
 
     /// Has the adapter's caches drop something of a file. They may wait for reads and writes.
     fn drop_from_caches(&self, ino: Ino, drops: Drops);
