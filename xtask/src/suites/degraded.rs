@@ -134,13 +134,13 @@ fn add(mounted: &Mounted<'_>) -> Result<(), String> {
 
 /// Moves the files of before to the disk that was added, while files are read and written.
 fn rebalance(mounted: &Mounted<'_>) -> Result<(), String> {
-    let before = manifest::of(&mounted.mount)?;
+    let moved = mounted.mount.join("whole");
+    let before = manifest::of(&moved)?;
     mounted.say("fs rebalance start")?;
     fill(&mounted.mount.join("while-moving"), 10)?;
     let ended = |text: &str| text.contains("complete") && !text.contains("left:");
     faults::wait_until(mounted, "fs rebalance status", ended)?;
-    std::fs::remove_dir_all(mounted.mount.join("while-moving")).map_err(|it| it.to_string())?;
-    manifest::compare(&before, &manifest::of(&mounted.mount)?)
+    manifest::compare(&before, &manifest::of(&moved)?)
 }
 
 fn move_away(mounted: &Mounted<'_>, nsds: &[u16]) -> Result<(), String> {
