@@ -105,7 +105,8 @@ pub(crate) fn start(
     if repair.clients.is_some() && taken.is_none() {
         // A shadow gets what this client writes, and nothing of the others.
         let detail = format!(
-            "NSD {old} can be read: beside other mounts only a lost disk is replaced in this version"
+            "NSD {old} can be read: beside other mounts only a lost disk is replaced. Add the new one \
+             (`strake disk add`), and delete the old one then (`strake disk delete`)"
         );
         return Err(Error::new(ErrorKind::Invalid, detail));
     }
