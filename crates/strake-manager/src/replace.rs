@@ -110,15 +110,12 @@ pub(crate) fn start(
         );
         return Err(Error::new(ErrorKind::Invalid, detail));
     }
-    if let Some(leaving) = nsds.being_emptied() {
-        let detail = format!("NSD {} is being deleted: wait until that is done", nsds.nsd(leaving));
-        return Err(Error::new(ErrorKind::Busy, detail));
-    }
-    let begin = || repair.pace.start(rate);
+    check_not_deleting(repair)?;
     if taken.is_none() {
         note(repair, Some(replacement))?;
         nsds.set_status(slot, NsdStatus::Replacing)?;
     }
+    let begin = || repair.pace.start(rate);
     repair.job.start("replacement", repair, begin, move |repair| {
         let result = match taken {
             Some(_) => Ok(()),
@@ -141,6 +138,13 @@ pub(crate) fn start(
             after_failure(repair, slot, new, port);
         }
     })
+}
+
+fn check_not_deleting(repair: &Repair) -> Result<()> {
+    let nsds = repair.array.io.nsds();
+    let Some(leaving) = nsds.being_emptied() else { return Ok(()) };
+    let detail = format!("NSD {} is being deleted: wait until that is done", nsds.nsd(leaving));
+    Err(Error::new(ErrorKind::Busy, detail))
 }
 
 fn fill(repair: &Repair, slot: SlotIndex, new: NsdId, port: Arc<dyn NsdPort>) -> Result<()> {

@@ -9,6 +9,7 @@ pub(crate) mod config;
 pub(crate) mod diag;
 pub(crate) mod disk;
 pub(crate) mod down;
+mod empty;
 pub(crate) mod fs;
 pub(crate) mod health;
 pub(crate) mod help;

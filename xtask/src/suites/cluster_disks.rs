@@ -8,7 +8,8 @@
 //!    of the third node is killed. The new disk is `up` in the end, and the lost one is free.
 //! 4. A disk that can be read is deleted. The node that serves is killed meanwhile, and the next
 //!    one goes on. The disk is free in the end.
-//! 5. Every file is whole on every mount, `fs check` is clean, and a scrub finds nothing.
+//! 5. A node that has only disks is emptied and leaves the cluster.
+//! 6. Every file is whole on every mount, `fs check` is clean, and a scrub finds nothing.
 
 use super::checks::Checks;
 use super::cluster_first::{FIO_SECONDS_MAX, NODES, Place, make_nodes, make_nsds, with};
@@ -18,6 +19,7 @@ use super::session::Session;
 use super::writer::contents;
 use crate::runner::now;
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 // So much that a disk of 64 MiB cannot hold its part of them.
@@ -58,7 +60,8 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
             .collect();
         let story = a_disk_that_comes(place, checks)
             .and_then(|()| a_lost_disk(place, checks))
-            .and_then(|()| a_disk_that_goes(place, checks));
+            .and_then(|()| a_disk_that_goes(place, checks))
+            .and_then(|()| a_node_that_goes(place, checks));
         let ended = fios.into_iter().map(|fio| fio.join().unwrap_or(Err("it panicked".into())));
         (ended.collect::<Result<Vec<()>, String>>(), story)
     });
@@ -180,6 +183,36 @@ fn a_disk_that_goes(place: &Place<'_>, checks: &mut Checks) -> Result<(), String
     place.succeeds("drop-d2", place.on("n3", "nsd delete d2"))
 }
 
+/// A node that has only disks is emptied while all mounts write, and leaves the cluster.
+fn a_node_that_goes(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    let add = place.on("n1", "node add n4 --roles server");
+    let token = place.run("add-n4", add)?.success()?.output();
+    let token = token.split_whitespace().find(|word| word.starts_with("strake-join-"));
+    let token = token.ok_or("no token was printed")?;
+    let join = with(with(place.on("n4", "node join"), token), "--address");
+    place.succeeds("join-n4", with(join, &place.address(4)))?;
+    make_nsds(
+        place,
+        "%nsd: device=x1 servers=n4 nsd=x1 size=384M\n\
+         %nsd: device=x2 servers=n4 nsd=x2 size=384M\n",
+    )?;
+    place.succeeds("add-x", place.on_mount_of("n1", "disk add x1 x2"))?;
+    let files = FILES + 2..FILES + 4;
+    files.clone().try_for_each(|file| write(place, file))?;
+    let held =
+        refused_by(place, place.on("n1", "node delete n1 --empty"), "n1 issues certificates");
+    checks.record("refused: node delete n1 --empty", held);
+    let deleted = place.succeeds("delete-n4", place.on("n2", "node delete n4 --empty"));
+    checks.record("a node is emptied and deleted", deleted);
+    let listed = place.run("nsds", place.on("n2", "nsd list"))?.success()?.output();
+    checks.hold("its disks are gone", !listed.contains("x1"), || listed.clone());
+    for node in NODES {
+        let found = files.clone().try_for_each(|file| verify(place, node, file));
+        checks.record(&format!("what lay there is whole on {node}"), found);
+    }
+    place.succeeds("stop-n4", place.on("n4", "node stop"))
+}
+
 /// A disk belongs to no file system any more.
 fn is_free(place: &Place<'_>, disk: &str) -> Result<(), String> {
     wait_until(|| {
@@ -218,7 +251,12 @@ fn whole(place: &Place<'_>, checks: &mut Checks) {
 
 /// The command about the mount of n1 fails with exit code 2, and says `wanted`.
 fn refused(place: &Place<'_>, words: &str, wanted: &str) -> Result<(), String> {
-    let ended = place.run("refused", place.on_mount_of("n1", words))?;
+    refused_by(place, place.on_mount_of("n1", words), wanted)
+}
+
+/// A command fails with exit code 2, and says `wanted`.
+fn refused_by(place: &Place<'_>, command: Command, wanted: &str) -> Result<(), String> {
+    let ended = place.run("refused", command)?;
     match ended.status.code() == Some(2) && ended.output().contains(wanted) {
         true => Ok(()),
         false => Err(ended.complaint("not refused as it should be")),

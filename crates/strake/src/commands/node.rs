@@ -18,7 +18,7 @@ use std::time::Duration;
 use strake_env::net::{IpAddr, SocketAddr, TcpStream};
 use strake_env::{Clock, RealClock};
 use strake_net::{Endpoint, JoinToken, Listener};
-use strake_proto::{Error, ErrorKind, NodeName, Result, Roles};
+use strake_proto::{ByteCount, Error, ErrorKind, NodeName, Result, Roles};
 use strake_report::Table;
 
 /// For a connection to the leader, made only to learn this machine's address.
@@ -140,11 +140,22 @@ pub(crate) enum NodeCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Remove a node that has no NSD from the cluster.
+    /// Remove a node from the cluster.
+    ///
+    /// The node has nothing mounted and no NSD, or its disks are emptied first with --empty: what
+    /// they hold gets places on the disks of the other nodes while file systems are in use.
     Delete {
         /// Its name.
         #[arg(value_name = "NAME")]
         name: String,
+        /// Have its disks leave their file systems, and delete them. This waits for as long as it
+        /// takes. If the command is ended, the disk that is being emptied goes on, and the command
+        /// can be given again.
+        #[arg(long)]
+        empty: bool,
+        /// Move at most this much per second [default: no limit].
+        #[arg(long, value_name = "SIZE", requires = "empty")]
+        rate: Option<ByteCount>,
         #[command(flatten)]
         target: NodeTarget,
     },
@@ -159,7 +170,10 @@ pub(crate) fn run(command: &NodeCommand) -> Result<()> {
         NodeCommand::State(target) => state(target),
         NodeCommand::Start { dir } => start(dir.clone()),
         NodeCommand::Stop { target, force } => stop(target, *force),
-        NodeCommand::Delete { name, target } => {
+        NodeCommand::Delete { name, empty, rate, target } => {
+            if *empty {
+                super::empty::empty(name, rate.map_or(0, |rate| rate.0), target)?;
+            }
             let request = LeaderRequest::DeleteNode { node: name.clone() };
             let revision: u64 = target.ask_leader(request)?;
             if target.json {
