@@ -42,7 +42,13 @@ struct Search<'a, O: Object> {
     /// The longest order found, with the state after it.
     longest: (Vec<usize>, Option<O::State>),
     order: Vec<usize>,
+    /// How many more uncertain operations may take effect.
+    budget: usize,
 }
+
+/// Orders with so many uncertain operations at most are looked for first. Most need few, and there
+/// are many more with many.
+const BUDGETS: [usize; 6] = [0, 1, 2, 3, 5, usize::MAX];
 
 /// Finds an order, from `initial` on.
 ///
@@ -54,9 +60,20 @@ pub(crate) fn find_order<O: Object>(
     operations: &[Operation<O::Step>],
 ) -> Result<(), String> {
     let words = vec![0; operations.len().div_ceil(64)];
-    let (seen, longest) = (HashSet::new(), (Vec::new(), None));
-    let mut search = Search { object, operations, seen, longest, order: Vec::new() };
-    if search.is_found(&words, &initial) { Ok(()) } else { Err(search.report(&initial)) }
+    let uncertain = operations.iter().filter(|it| !it.is_certain).count();
+    let mut report = String::new();
+    for budget in BUDGETS {
+        let (seen, longest) = (HashSet::new(), (Vec::new(), None));
+        let mut search = Search { object, operations, seen, longest, order: Vec::new(), budget };
+        if search.is_found(&words, &initial) {
+            return Ok(());
+        }
+        report = search.report(&initial);
+        if budget >= uncertain {
+            break;
+        }
+    }
+    Err(report)
 }
 
 fn has(set: &[u64], at: usize) -> bool {
@@ -74,7 +91,8 @@ impl<O: Object> Search<'_, O> {
         let last_begin = ordered.max().unwrap_or(0);
         let may_be_next = |at: &usize| {
             let operation = &self.operations[*at];
-            operation.begin < first_end && operation.end > last_begin
+            let is_allowed = operation.is_certain || self.budget > 0;
+            is_allowed && operation.begin < first_end && operation.end > last_begin
         };
         let mut next: Vec<usize> = left().filter(may_be_next).collect();
         next.sort_by_key(|at| (!self.operations[*at].is_certain, self.operations[*at].end));
@@ -88,8 +106,11 @@ impl<O: Object> Search<'_, O> {
             let Some(after) = self.object.apply(state, &self.operations[at].step) else { continue };
             let mut with = done.to_vec();
             with[at / 64] |= 1 << (at % 64);
+            let cost = usize::from(!self.operations[at].is_certain);
             self.order.push(at);
+            self.budget -= cost;
             let is_found = self.is_found(&with, &after);
+            self.budget += cost;
             self.order.pop();
             if is_found {
                 return true;
