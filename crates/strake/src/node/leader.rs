@@ -85,19 +85,27 @@ impl Node {
                 encode(&self.stops.run(*number, |stop| self.check_strips(*fs, stop))?)
             }
             LeaderRequest::EndCheckStrips { number, .. } => encode(&self.stops.end(*number)),
+            LeaderRequest::Tokens { fs } => encode(&self.tokens(*fs)?),
+            LeaderRequest::Places { fs } => {
+                let cluster = self.cluster();
+                encode(&self.places(&cluster, cluster.fs(*fs).ok_or(ErrorKind::NotFound)?))
+            }
+            LeaderRequest::Holders { fs } => encode(&self.metadata_holders(*fs)),
+            disks => self.answer_about_disks(disks),
+        }
+    }
+
+    /// Answers a request about the disks of a file system in use.
+    fn answer_about_disks(self: &Arc<Node>, request: &LeaderRequest) -> Result<Value> {
+        match request {
             LeaderRequest::Scrub { fs, order } => {
                 encode(&self.at_work(*fs)?.manage(|manager| scrub::obey(manager, *order))?)
             }
             &LeaderRequest::SuspendNsd { fs, nsd, suspended } => {
                 encode(&self.at_work(fs)?.manage(|manager| manager.set_suspended(nsd, suspended))?)
             }
-            LeaderRequest::Tokens { fs } => encode(&self.tokens(*fs)?),
-            LeaderRequest::Places { fs } => {
-                let cluster = self.cluster();
-                encode(&self.places(&cluster, cluster.fs(*fs).ok_or(ErrorKind::NotFound)?))
-            }
-            LeaderRequest::ReplaceNsd { fs, old, new, rate } => {
-                encode(&self.replace_nsd(*fs, *old, new, *rate)?)
+            &LeaderRequest::ReplaceNsd { fs, old, ref new, rate } => {
+                encode(&self.replace_nsd(fs, old, new, rate)?)
             }
             &LeaderRequest::DeleteDisk { fs, nsd, rate } => {
                 encode(&self.delete_disk(fs, Deletion { nsd, rate })?)
@@ -106,7 +114,7 @@ impl Node {
                 encode(&self.at_work(*fs)?.manage(|manager| rebalance::obey(manager, *order))?)
             }
             LeaderRequest::AddDisks { fs, nsds } => encode(&self.add_disks(*fs, nsds)?),
-            LeaderRequest::Holders { fs } => encode(&self.metadata_holders(*fs)),
+            _ => unreachable!("invariant: all others are answered before"),
         }
     }
 
