@@ -12,7 +12,7 @@ pub struct FileNow {
     pub untold: i64,
 }
 
-/// What became of a file that was to be moved.
+/// The outcome of moving a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
     /// Its bytes lie by the newest layout.

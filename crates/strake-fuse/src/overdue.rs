@@ -140,7 +140,7 @@ impl Overdue {
     }
 }
 
-/// What a thread waits for, and what that waits for in turn.
+/// The reason of a thread's wait, and the reasons behind it.
 fn why(waits: &[WaiterSnapshot], thread: u32) -> String {
     let Some(wait) = wait_chain::innermost(waits, thread) else {
         return "it waits for nothing that has a name".to_owned();

@@ -1,4 +1,4 @@
-//! What the last seconds were spent on, by disk, by process and file, and by node: the figures of
+//! The activity of the last seconds, by disk, by process and file, and by node: the figures of
 //! `strake top`. They are added up from the recent past ([`Recent`]), so they cost nothing while
 //! nobody asks.
 
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use strake_proto::NsdId;
 
-/// What happened in some seconds.
+/// The activity of some seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Activity {
@@ -27,7 +27,7 @@ pub struct Activity {
     pub links: Vec<LinkActivity>,
 }
 
-/// What a disk did, or the server of an NSD where the disk is elsewhere.
+/// The activity of a disk, or of the server of an NSD where the disk is elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiskActivity {
@@ -37,11 +37,11 @@ pub struct DiskActivity {
     pub reads: Tally,
     /// It was written.
     pub writes: Tally,
-    /// What was written was made durable.
+    /// Calls that made written bytes durable.
     pub syncs: Tally,
 }
 
-/// What a process asked of a file.
+/// The requests of a process for a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UserActivity {
@@ -55,11 +55,11 @@ pub struct UserActivity {
     pub reads: Tally,
     /// Contents were written.
     pub writes: Tally,
-    /// What was written was made durable.
+    /// Calls that made written bytes durable.
     pub syncs: Tally,
     /// Names and attributes.
     pub names: Tally,
-    /// What was waited for longest. Empty if nothing was.
+    /// The thing that was waited for longest. Empty if nothing was.
     pub waited_for: String,
     /// How long that was, in nanoseconds.
     pub waited_ns: u64,
@@ -113,7 +113,7 @@ pub struct LinkActivity {
 }
 
 impl Activity {
-    /// What happened in the last `since`. `name` tells the name of a process.
+    /// The activity of the last `since`. `name` tells the name of a process.
     pub fn of(
         recent: &Recent,
         since: Duration,

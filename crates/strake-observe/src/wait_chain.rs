@@ -9,13 +9,13 @@ use crate::slow::time;
 use crate::waiters::{WaitHolder, WaiterSnapshot, print_waiter};
 use std::fmt;
 
-/// What a thread waits for at this moment: of waits within each other, the innermost.
+/// The wait of a thread at this moment: of waits within each other, the innermost.
 pub fn innermost(waits: &[WaiterSnapshot], thread: u32) -> Option<&WaiterSnapshot> {
     let own = waits.iter().filter(|wait| thread != 0 && wait.number == thread);
     own.min_by_key(|wait| wait.waited)
 }
 
-/// What a wait waits for in turn, a sentence for each step to the root. It is empty if the wait
+/// The waits behind a wait, a sentence for each step to the root. It is empty if the wait
 /// itself is the root, or nothing more is known.
 pub fn chain(waits: &[WaiterSnapshot], of: &WaiterSnapshot) -> Vec<String> {
     let (mut steps, mut seen, mut wait) = (Vec::new(), vec![of.number], of);

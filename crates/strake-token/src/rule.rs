@@ -30,9 +30,9 @@ pub enum Rule {
     RepairIsAlone,
     /// A request passes those that wait for its own client to give up another file.
     HoldersPassThoseWhoWait,
-    /// What a client has open stays open when it gives the inode token up.
+    /// A file that a client has open stays open when the client gives the inode token up.
     OpenOutlivesTheInode,
-    /// What a client has open no more goes with the inode token.
+    /// OPEN of a file that a client has open no more goes with the inode token.
     UnusedOpenGoesWithTheInode,
     /// A client that has no inode token says that it has closed a file.
     ClosesAreTold,

@@ -162,7 +162,7 @@ pub(crate) enum Request {
     ScrubStop,
     /// Move files that lie by an older layout to the newest one.
     Rebalance {
-        /// What is to be done.
+        /// The order.
         order: Order,
     },
     /// Flush, unmount, and end the daemon.

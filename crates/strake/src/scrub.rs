@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use strake_manager::{Manager, ScrubView};
 use strake_proto::Result;
 
-/// What a user orders of work in the background.
+/// A user's order about work in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
     /// Begin.

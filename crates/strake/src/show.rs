@@ -249,7 +249,7 @@ pub(crate) struct ShowThread {
     pub(crate) queued_ns: u64,
     /// False if it has nothing to do.
     pub(crate) is_busy: bool,
-    /// What it does now, as people read it.
+    /// Its present work, as people read it.
     pub(crate) does: String,
 }
 

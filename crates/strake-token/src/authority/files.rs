@@ -1,6 +1,6 @@
-//! What every client holds of every file, with two lists of what the table looks for: the revokes
-//! that are out, by the time at which they were sent, and the clients that write beside others. So
-//! no message has the table walk over all files.
+//! The holdings of every client in every file, with two lists of what the table looks for: the
+//! revokes that are out, by the time at which they were sent, and the clients that write beside
+//! others. So no message has the table walk over all files.
 //!
 //! All changes go through [`Files::change`], which keeps the lists.
 
@@ -54,7 +54,7 @@ impl Files {
         holdings.map(|(client, holding)| (*client, holding))
     }
 
-    /// What a client holds of a file, if that is anything.
+    /// The holding of a client in a file, if it has one.
     pub(super) fn get(&self, ino: Ino, client: ClientId) -> Option<&Holding> {
         self.files.get(&ino)?.get(&client)
     }

@@ -119,7 +119,7 @@ fn iohist(target: &Target) -> Result<()> {
     })
 }
 
-/// What `print` prints.
+/// The text that `print` prints.
 ///
 /// # Errors
 /// `Internal` if it fails.

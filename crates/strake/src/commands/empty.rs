@@ -24,7 +24,7 @@ const FAILING_MAX: Duration = Duration::from_secs(60);
 pub(super) fn empty(name: &str, rate: u64, target: &NodeTarget) -> Result<()> {
     let cluster = target.cluster()?;
     let node = cluster.node_named(name)?.id;
-    // What would refuse the node in the end refuses it now.
+    // A reason to refuse the node in the end refuses it now.
     let mut without = cluster.clone();
     without.nsds.retain(|nsd| nsd.node != node);
     without.apply(&Change::DeleteNode { node })?;

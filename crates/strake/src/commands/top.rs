@@ -37,7 +37,7 @@ const DRAWN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Watch a file system in the terminal: what is slow now, disks, nodes, files, clients and waits.
 ///
-/// What is wrong is yellow (!) or red (!!). Enter explains the chosen row, and `s` says why it is
+/// A fault is yellow (!) or red (!!). Enter explains the chosen row, and `s` says why it is
 /// slow. `?` lists the keys. In a cluster it shows what the mount of this machine sees.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -124,12 +124,12 @@ fn once(look: &Look, json: bool) -> Result<()> {
         }
         text.push_str(&table.render());
     }
-    // Whoever reads this may have seen enough.
+    // The reader may have seen enough.
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(())
 }
 
-/// What the other threads tell this one.
+/// The messages of the other threads to this one.
 enum Told {
     /// A look, or why there is none.
     Looked(std::result::Result<Arc<Look>, String>),

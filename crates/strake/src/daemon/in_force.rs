@@ -10,7 +10,7 @@ use crate::show::InForce;
 use strake_fuse::StayAwake;
 use strake_proto::{ByteCount, Result};
 
-/// What the machine and the mount decide.
+/// The facts of the machine and the mount.
 struct Facts {
     /// The file that values are set in.
     file: String,

@@ -104,7 +104,7 @@ impl Daemon {
         silent.map(|peer| (peer.name, peer.silence_ns)).collect()
     }
 
-    /// What the last `since` was spent on.
+    /// The activity of the last `since`.
     pub(super) fn activity(&self, since: Duration) -> Activity {
         self.record_now();
         let name = |process| self.observe.requests.name(process);

@@ -1,4 +1,4 @@
-//! What each thread of the daemon does now: `strake diag threads`.
+//! The work of each thread of the daemon at this moment: `strake diag threads`.
 //!
 //! The kernel knows the threads and their times, the registry of waits knows what they wait for,
 //! and the adapter which requests they answer. All three name a thread by the kernel's number.

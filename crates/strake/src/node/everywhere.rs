@@ -1,4 +1,4 @@
-//! What the mounts of all nodes say: `strake diag … --all`, `strake health --all`.
+//! The answers of the mounts of all nodes: `strake diag … --all`, `strake health --all`.
 //!
 //! The node that a command asks has each node ask its own mount, all side by side. A node that does
 //! not answer holds up nobody: its place has the reason. Only questions go this way, because any
@@ -17,7 +17,7 @@ use strake_proto::{Error, ErrorKind, Result};
 
 /// A mount must answer within this time. It is less than what other nodes wait for this one.
 const ANSWER_MAX: Duration = Duration::from_secs(8);
-/// So many nodes are asked at the same time.
+/// The number of nodes that are asked at the same time.
 const AT_ONCE: usize = 16;
 
 impl Node {

@@ -324,7 +324,7 @@ pub(crate) enum LeaderRequest {
     Rebalance {
         /// The file system.
         fs: FsId,
-        /// What is to be done.
+        /// The order.
         order: Order,
     },
 }
@@ -503,7 +503,7 @@ pub(crate) struct NodeState {
     pub(crate) metadata: Vec<MetadataState>,
 }
 
-/// What the mount of one node answers.
+/// The answer of the mount of one node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct OfNode {
     pub(crate) node: String,

@@ -25,7 +25,7 @@ use strake_proto::{Error, ErrorKind, Result};
 const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// So much of the end of each log is taken.
 const LOG_BYTES_MAX: u64 = 4 << 20;
-/// What the kernel says of the machine.
+/// The kernel's files about the machine.
 const MACHINE: [&str; 6] = ["version", "uptime", "loadavg", "meminfo", "cpuinfo", "stat"];
 
 /// Collect everything for a support case in one archive (tar).
@@ -75,7 +75,7 @@ fn questions() -> Vec<(&'static str, Request)> {
     ]
 }
 
-/// What is collected, and what could not be.
+/// The collected parts, and those that could not be had.
 struct Case {
     files: Vec<(String, Vec<u8>)>,
     missing: Vec<String>,
@@ -115,7 +115,7 @@ pub(super) fn run(args: &AllArgs) -> Result<()> {
     let time = RealClock.wall().seconds.unsigned_abs();
     let default = || format!("strake-diag-{}-{time}.tar", config.name).into();
     let path = args.output.clone().unwrap_or_else(default);
-    // What cannot be written is known before anybody is asked. Others may not read it.
+    // An archive that cannot be written is refused before anybody is asked. Others may not read it.
     let options = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
     let file = options.map_err(|error| Error::from(error).context(path.display()))?;
     let mut case = Case { files: Vec::new(), missing: Vec::new() };

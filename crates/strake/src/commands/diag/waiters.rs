@@ -51,7 +51,7 @@ pub(super) fn run(args: &WaitersArgs) -> Result<()> {
             format!("{clear}{now} UTC, {count} waits\n{}", listed(&waits)?)
         };
         let mut out = std::io::stdout().lock();
-        // Whoever reads this may have seen enough.
+        // The reader may have seen enough.
         if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
             return Ok(());
         }

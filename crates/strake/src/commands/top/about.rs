@@ -1,5 +1,5 @@
-//! What Enter says in `strake top`: the words for the thing that a row is about. What the look has
-//! is printed from it; the rest is asked of the daemon.
+//! The answer to Enter in `strake top`: the words for the thing that a row is about. The look has
+//! a part of it; the daemon is asked for the rest.
 
 use super::look::{Look, Node, ask};
 use super::pages::About;
@@ -117,7 +117,7 @@ fn facts(out: &mut String, nsd: &ShowNsd) -> std::fmt::Result {
     nsd.fault.iter().try_for_each(|fault| writeln!(out, "fault         {fault}"))
 }
 
-/// What is slow or waits because of something with this name.
+/// Prints the slow requests and the waits that something with this name causes.
 fn concerned(out: &mut String, look: &Look, name: &str) -> Result<()> {
     let names = |text: &String| text.contains(name);
     let mut report = look.slow.clone();

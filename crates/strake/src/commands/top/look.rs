@@ -1,4 +1,4 @@
-//! What `strake top` knows of a file system: one look at it, asked of its daemon.
+//! The knowledge that `strake top` has of a file system: one look at it, asked of its daemon.
 
 use super::super::diag::slow;
 use super::super::stat::Line;
@@ -27,16 +27,16 @@ const PATHS_MAX: usize = 20;
 pub(super) struct Look {
     pub(super) show: Show,
     pub(super) health: Health,
-    /// What happened in each second since the look before.
+    /// The activity in each second since the look before.
     pub(super) rates: Line,
     /// Which disks, files and processes were busy lately.
     pub(super) activity: Activity,
-    /// What waits, the longest first.
+    /// The waits, the longest first.
     pub(super) waits: Vec<WaiterSnapshot>,
-    /// What was slow in the last minute.
+    /// The slow requests of the last minute.
     pub(super) slow: SlowReport,
     pub(super) nodes: Vec<Node>,
-    /// What the leader says of files. `None` outside a cluster, and while the leader is silent.
+    /// The leader's figures of files. `None` outside a cluster, and while the leader is silent.
     pub(super) tokens: Option<TokensView>,
     /// The paths of files by inode, as far as they are known.
     pub(super) paths: BTreeMap<u64, String>,
@@ -47,7 +47,7 @@ pub(super) struct Look {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Node {
     pub(super) name: String,
-    /// What it does in its cluster. Empty outside a cluster.
+    /// Its roles in its cluster. Empty outside a cluster.
     pub(super) roles: String,
     /// Its disks of this file system.
     pub(super) disks: Vec<String>,
@@ -56,7 +56,7 @@ pub(super) struct Node {
     pub(super) is_own: bool,
     /// The network to it. `None` while this mount has no connection with it.
     pub(super) link: Option<LinkRow>,
-    /// What happened on that lately.
+    /// The activity there lately.
     pub(super) lately: Option<LinkActivity>,
 }
 

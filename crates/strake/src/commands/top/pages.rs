@@ -103,7 +103,7 @@ pub(super) struct Page {
     /// The columns that hold words. Figures stand at the right of theirs.
     pub(super) left: &'static [usize],
     pub(super) rows: Vec<Row>,
-    /// What an empty page says.
+    /// The text of an empty page.
     pub(super) empty: &'static str,
 }
 

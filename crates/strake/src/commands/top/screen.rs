@@ -28,7 +28,7 @@ Rates are for each second, of the last seconds. Sizes are in bytes, with K, M, G
 ms is the mean time of a request, or of an I/O of a disk. Behind ! something is yellow, look at it
 soon; behind !! it is red, programs fail or will. Processes are those of this machine.";
 
-/// What the driver does next.
+/// The driver's next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Nothing,
@@ -81,7 +81,7 @@ impl Screen {
         self.age = age;
     }
 
-    /// What was asked for is known.
+    /// Takes in the answer to a question.
     pub(super) fn explained(&mut self, about: &About, text: String) {
         if let Some(overlay) = &mut self.overlay
             && overlay.about.as_ref() == Some(about)

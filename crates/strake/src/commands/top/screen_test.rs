@@ -183,7 +183,7 @@ machine   cpu 34% own 12%  net in 0/s out 0/s  disks 0/s 20 io/s 41 ms  dirty 0
  1 now!!  2 disks!!  3 nodes!!  4 files!  5 clients!  6 waits!
 ";
 
-/// What stands below them on each page.
+/// The text below them on each page.
 const PAGES: [&str; 6] = [
     "\
 how      what       why
@@ -221,7 +221,7 @@ seconds  thread  waits for
 
 const KEYS: &str = "1-6 page  ↑↓ row  Enter explain  s why is it slow  ? keys  q end\n";
 
-/// What of each page is in a colour.
+/// The coloured words of each page.
 const COLOURS: [&[&str]; 6] = [
     &["Red: red!!", "Yellow: yellow!", "Yellow: 83%!"],
     &["Yellow: 80!", "Red: down!!"],
@@ -237,7 +237,7 @@ fn shown() -> Screen {
     screen
 }
 
-/// What stands between the head and the keys, without empty lines at the end.
+/// The text between the head and the keys, without empty lines at the end.
 fn middle(screen: &mut Screen) -> String {
     let (text, _) = frame(screen, 110, 12);
     let inside = text.strip_prefix(HEAD).and_then(|text| text.strip_suffix(KEYS));
