@@ -141,11 +141,16 @@ impl Manager {
         Ok(())
     }
 
-    /// Refuses while a disk is being replaced or deleted.
+    /// Refuses while a disk is being replaced or deleted, or files are being moved.
     ///
     /// # Errors
     /// `Busy`; the metadata's.
     pub fn check_idle(&self) -> Result<()> {
+        self.check_disks_stay()?;
+        self.check_not_moving()
+    }
+
+    fn check_disks_stay(&self) -> Result<()> {
         let busy = |nsd: NsdId, what: &str| {
             let detail = format!("NSD {nsd} is being {what}: wait until that is done");
             Err(Error::new(ErrorKind::Busy, detail))
@@ -155,7 +160,7 @@ impl Manager {
         }
         match self.deletion()? {
             Some((pending, _)) => busy(pending.nsd, "deleted"),
-            None => self.check_not_moving(),
+            None => Ok(()),
         }
     }
 
@@ -174,10 +179,7 @@ impl Manager {
     /// # Errors
     /// `Busy` if it is at work, or a disk is being replaced or deleted; the metadata's.
     pub fn start_rebalance(&self, rate: u64) -> Result<()> {
-        if self.replacement()?.is_some() || self.deletion()?.is_some() {
-            let detail = "a disk is being replaced or deleted: wait until that is done";
-            return Err(Error::new(ErrorKind::Busy, detail));
-        }
+        self.check_disks_stay()?;
         rebalance::start(&self.rebalancer, rate)
     }
 
@@ -194,13 +196,17 @@ impl Manager {
         self.rebalancer.view()
     }
 
-    /// Goes on with moving files if the metadata says that it is under way.
+    /// Goes on with moving files if the metadata says that it is under way. A disk that is being
+    /// replaced is waited for.
     ///
     /// # Errors
     /// The metadata's.
     pub fn resume_rebalance(&self) -> Result<()> {
         match self.rebalancer.pending()? {
-            Some(rate) if !self.rebalance().running => self.start_rebalance(rate),
+            Some(rate) if !self.rebalance().running => match self.start_rebalance(rate) {
+                Err(error) if error.kind() == ErrorKind::Busy => Ok(()),
+                started => started,
+            },
             _ => Ok(()),
         }
     }
