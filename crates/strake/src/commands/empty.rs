@@ -10,7 +10,7 @@ use crate::node::LeaderRequest;
 use crate::output;
 use std::time::Duration;
 use strake_env::{Clock, RealClock};
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::{Error, ErrorKind, NsdId, Result};
 
 /// How often the records are looked at.
 const LOOK: Duration = Duration::from_secs(1);
@@ -26,7 +26,11 @@ pub(super) fn empty(name: &str, rate: u64, target: &NodeTarget) -> Result<()> {
     let node = cluster.node_named(name)?.id;
     // A reason to refuse the node in the end refuses it now.
     let mut without = cluster.clone();
+    let own: Vec<NsdId> = cluster.nsds_of(node).map(|nsd| nsd.id).collect();
     without.nsds.retain(|nsd| nsd.node != node);
+    for fs in &mut without.file_systems {
+        fs.nsds.retain(|nsd| !own.contains(nsd));
+    }
     without.apply(&Change::DeleteNode { node })?;
     for fs in &cluster.file_systems {
         if let Some((_, nsd)) = cluster.metadata_places(&fs.nsds).iter().find(|it| it.0 == node) {
