@@ -116,7 +116,8 @@ impl TokenService {
         let _one = self.leaving.lock();
         let known = self.configuration()?;
         let is_out = |state: NsdState| state.availability != NsdAvailability::Up;
-        let others = known.pool.slots.iter().filter(|slot| slot.nsd != nsd && is_out(slot.state));
+        // Nothing is on a deleted NSD.
+        let others = known.pool.live().filter(|(_, slot)| slot.nsd != nsd && is_out(slot.state));
         if others.count() >= usize::from(known.code.parity) {
             let detail = "more NSDs are away than the code tolerates: bring them back";
             return Err(Error::new(ErrorKind::Io, detail));
