@@ -411,3 +411,17 @@ fn a_mount_that_was_not_told_of_the_end_finds_out() {
     nsds.note(GONE).expect("what does not reach it is no fault");
     world.end();
 }
+
+/// A deleted NSD is none that is away: another one may be lost after that, and is left out.
+#[test]
+fn after_a_deletion_another_nsd_may_be_away() {
+    let (world, crew) = World::with_crew("2x", 4);
+    let files = made(&world, 2);
+    begin(&crew);
+    await_end(&world, &crew);
+    world.rig.nsds[2].set_down(true);
+    let handle = files[0].lock().handles[0];
+    let first = &world.mounts[0];
+    assert_eq!(first.write(handle, 0, &[7; SIZE_MAX]), Ok(SIZE_MAX));
+    first.fsync(handle).expect("the other NSDs suffice");
+}
