@@ -40,9 +40,11 @@
 //! **Locks.** `state` is a leaf. Messages are sent without it.
 
 mod given;
+mod giving;
 mod wants;
 
 pub(crate) use given::{Drops, GiveUp, Given};
+use giving::Giving;
 pub(crate) use wants::{beside, exclusive, shared, want};
 
 use crate::lease::{Lease, dead};
@@ -69,18 +71,10 @@ const REPEAT: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(300);
 /// A client keeps the tokens of so many files. Each takes some 200 bytes here and at the authority.
 pub const FILES_MAX: usize = 100_000;
-/// Operations of a client that was declared dead end within this time. Calls to NSDs and to the
-/// leader have shorter limits.
-const BURY_MAX: Duration = Duration::from_secs(600);
 /// Caches above keep attributes for no longer.
 const HOLD_MAX: Duration = Duration::from_secs(10);
 /// So many files are given up at once.
 const GIVING_THREADS: usize = 16;
-/// While caches drop a file, reads and writes of it wait at first for at least that long before
-/// they are served. Caches that need no answer are done by then.
-const PATIENCE: Duration = Duration::from_millis(2);
-/// They never wait longer than that.
-const PATIENCE_MAX: Duration = Duration::from_secs(1);
 
 /// What an operation does with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,17 +85,6 @@ pub(crate) enum Access {
     Write,
     /// All else.
     Other,
-}
-
-/// A file that is being given up.
-#[derive(Default)]
-struct Giving {
-    /// The time from which on reads and writes are served, while caches drop the file.
-    serves: Option<Duration>,
-    /// Those under way.
-    active: u32,
-    /// Those that ever began.
-    served: u64,
 }
 
 /// Open handles of a file.
@@ -558,102 +541,6 @@ impl Tokens {
                 }
             }
         }
-    }
-
-    /// Gives a file up as far as the limit says: see the file's head.
-    fn give_up(&self, ino: Ino, limit: &Limit) {
-        let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) else { return };
-        let from = self.held(ino);
-        let given = Given { from, limit: limit.clone() };
-        self.state.lock().giving.insert(ino, Giving::default());
-        let mut patience = PATIENCE;
-        loop {
-            if !keeper.save(ino, &given) {
-                self.give_up_later(ino, limit);
-                return;
-            }
-            if self.have_caches_dropped(&*keeper, ino, &given, patience) {
-                break;
-            }
-            patience = (2 * patience).min(PATIENCE_MAX);
-        }
-        let drops_all = given.begins_beside() && !keeper.may_be_written_beside(ino);
-        keeper.forget(ino, &given);
-        let mut state = self.state.lock();
-        let effects = match drops_all {
-            true => state.holder.dropped(ino),
-            false => state.holder.flushed(ino),
-        };
-        let todo = state.absorb(effects);
-        drop(state);
-        self.changed.notify_all();
-        self.perform(todo);
-    }
-
-    /// The file stays with this client until it can be made durable. Others are given up meanwhile.
-    fn give_up_later(&self, ino: Ino, limit: &Limit) {
-        let mut state = self.state.lock();
-        state.giving.remove(&ino);
-        let is_over = state.ended;
-        drop(state);
-        self.changed.notify_all();
-        if !is_over && let Some(givers) = self.givers.get() {
-            // A mount that ends takes no more jobs. Any other one has this thread for it.
-            let _ = givers.submit(Job::GiveUp(ino, limit.clone()));
-        }
-    }
-
-    /// Has the adapter's caches drop a file that is given up. False if reads or writes were served
-    /// meanwhile. If none were, they wait for a token from then on, like all else.
-    fn have_caches_dropped(
-        &self,
-        keeper: &dyn GiveUp,
-        ino: Ino,
-        given: &Given,
-        patience: Duration,
-    ) -> bool {
-        let (drops, before) = {
-            let mut state = self.state.lock();
-            let drops = given.drops(state.is_written(ino));
-            let giving = state.giving.entry(ino).or_default();
-            giving.serves = Some(self.clock.monotonic() + patience);
-            (drops, giving.served)
-        };
-        // Those that wait learn from when on they are served.
-        self.changed.notify_all();
-        keeper.drop_from_caches(ino, drops);
-        let mut state = self.state.lock();
-        state.giving.entry(ino).or_default().serves = None;
-        if state.active(ino) > 0 {
-            let _wait =
-                self.observe.waiters.enter("reads and writes under way", format!("inode {ino}"));
-            self.changed.wait_while(&mut state, |state| state.active(ino) > 0);
-        }
-        let is_done = state.served(ino) == before;
-        if is_done {
-            state.giving.remove(&ino);
-        }
-        is_done
-    }
-
-    /// Drops all that a client has that was declared dead. The operations under way end before:
-    /// NSDs and the leader refuse what they ask for.
-    fn bury(&self) {
-        let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) else { return };
-        let end = self.clock.monotonic() + BURY_MAX;
-        let mut state = self.state.lock();
-        let waiting = self.observe.waiters.enter("operations of a dead mount", "");
-        while state.active > 0 && !state.ended {
-            if self.clock.monotonic() >= end {
-                error!(target: "tokens", "{} operations of this dead mount hang", state.active);
-                return;
-            }
-            self.changed.wait_for(&mut state, REPEAT);
-        }
-        drop(waiting);
-        let files: Vec<Ino> = state.listed.iter().copied().collect();
-        drop(state);
-        keeper.bury(&files);
     }
 }
 

@@ -6,13 +6,11 @@
 //! only. The connection ends when the mount is gone; then reads fail with ENODEV. `notify.rs` tells
 //! the kernel what it has not asked for.
 
-use crate::abi::{
-    InHeader, InitIn, InitOut, MAJOR, MINOR, MINOR_OLDEST, MINOR_WITH_EPOCHS, Opcode, OutHeader,
-    WriteIn, init_flag, open_flag,
-};
+use crate::abi::{InHeader, MINOR_WITH_EPOCHS, Opcode, OutHeader, WriteIn, init_flag, open_flag};
 use crate::adapter::{Adapter, Answer};
 use crate::awake::{self, Awake, StayAwake};
 use crate::connection;
+use crate::init::{Agreed, Offer, initialise};
 use crate::mode::ModeWatch;
 use crate::mountinfo;
 use crate::notify::Notifier;
@@ -43,9 +41,9 @@ pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 20;
 /// Room for the bytes of a read. It is twice the largest read, which is the size of a huge page.
 const DATA_BYTES: usize = 2 * TRANSFER_BYTES_MAX;
 /// Room for the headers before a write's bytes. The kernel demands at least this much.
-const HEADERS_BYTES: usize = 4096;
+pub(crate) const HEADERS_BYTES: usize = 4096;
 /// How many requests the kernel may have under way in the background (read-ahead, direct I/O).
-const BACKGROUND_MAX: u16 = 64;
+pub(crate) const BACKGROUND_MAX: u16 = 64;
 /// How often a thread looks for a request before it waits for one. The looks take some 30 µs, twice
 /// as long as a request that needs no disk.
 const LOOKS: u32 = 50;
@@ -252,15 +250,6 @@ fn start(
     threads.push(start_watch(&server, connection, readers, &grown)?);
     grown.lock().append(&mut threads);
     Ok((grown, server, has_rings))
-}
-
-/// What this side offers the kernel.
-#[derive(Clone, Copy)]
-struct Offer {
-    /// Requests over io_uring.
-    rings: bool,
-    /// Whether other mounts change the file system at the same time.
-    is_shared: bool,
 }
 
 /// Starts a serving thread.
@@ -545,7 +534,7 @@ fn logged(opcode: Opcode, header: &InHeader, error: &Error) -> i32 {
 }
 
 /// Reads one request and returns its length. `None` if the mount is gone.
-fn receive(connection: &OwnedFd, buffer: &mut [u8]) -> Result<Option<usize>> {
+pub(crate) fn receive(connection: &OwnedFd, buffer: &mut [u8]) -> Result<Option<usize>> {
     loop {
         match rustix::io::read(connection, &mut *buffer) {
             Ok(length) => return Ok(Some(length)),
@@ -565,7 +554,7 @@ fn is_waiting(connection: &OwnedFd) -> bool {
 }
 
 /// Writes one reply; `error` is 0 or an errno.
-fn send(connection: &OwnedFd, unique: u64, error: i32, bytes: &[u8]) {
+pub(crate) fn send(connection: &OwnedFd, unique: u64, error: i32, bytes: &[u8]) {
     let length = OutHeader::SIZE + bytes.len();
     let header = OutHeader {
         len: length as u32,
@@ -587,94 +576,6 @@ fn send(connection: &OwnedFd, unique: u64, error: i32, bytes: &[u8]) {
         // ENOENT: the calling program was killed meanwhile. ENODEV: the mount is gone.
         Ok(_) | Err(Errno::NOENT | Errno::NODEV) => {}
         Err(error) => warn!(target: "fuse", "the kernel refuses a reply: {error}"),
-    }
-}
-
-/// What the kernel and we agreed on in INIT.
-struct Agreed {
-    flags: u64,
-    minor: u32,
-}
-
-/// Answers INIT, and so agrees with the kernel on the version and on what both sides can do.
-fn initialise(connection: &OwnedFd, offer: Offer) -> Result<Agreed> {
-    let mut buffer = AlignedBuffer::zeroed(HEADERS_BYTES + TRANSFER_BYTES_MAX);
-    let gone = || Error::new(ErrorKind::Io, "the mount was gone before it began");
-    loop {
-        let length = receive(connection, &mut buffer)?.ok_or_else(gone)?;
-        let malformed = || Error::new(ErrorKind::Corrupt, "the kernel's first request is no INIT");
-        let message = &buffer[..length];
-        let header = InHeader::decode(message).ok_or_else(malformed)?;
-        if Opcode::from_number(header.opcode) != Some(Opcode::Init) {
-            return Err(malformed());
-        }
-        // Kernels before 7.36 send a shorter struct. Its missing fields read as zeros.
-        let mut body = [0u8; InitIn::SIZE];
-        let sent = &message[InHeader::SIZE..];
-        let known = sent.len().min(body.len());
-        body[..known].copy_from_slice(&sent[..known]);
-        let init = InitIn::decode(&body).ok_or_else(malformed)?;
-        if init.major > MAJOR {
-            // The kernel asks again, with the version that we answer.
-            let answer = InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() };
-            send(connection, header.unique, 0, &answer.encode());
-            continue;
-        }
-        if init.major < MAJOR || init.minor < MINOR_OLDEST {
-            send(connection, header.unique, errno(ErrorKind::NotSupported), &[]);
-            return Err(Error::new(
-                ErrorKind::NotSupported,
-                format!(
-                    "this kernel speaks FUSE {}.{}; {MAJOR}.{MINOR_OLDEST} (Linux 5.17) is needed",
-                    init.major, init.minor
-                ),
-            ));
-        }
-        let answer = agree(&init, offer);
-        send(connection, header.unique, 0, &answer.encode());
-        let flags = u64::from(answer.flags) | (u64::from(answer.flags2) << 32);
-        return Ok(Agreed { flags, minor: answer.minor });
-    }
-}
-
-fn agree(init: &InitIn, offer: Offer) -> InitOut {
-    use init_flag as flag;
-    // ATOMIC_O_TRUNC is left out. With it the kernel sends the truncation before it checks whether
-    // the file is a running program. So an open(O_RDONLY | O_TRUNC) that fails would kill it.
-    let wanted = flag::ASYNC_READ
-        | flag::EXPORT_SUPPORT
-        | flag::BIG_WRITES
-        | flag::DONT_MASK
-        | if offer.is_shared { 0 } else { flag::DO_READDIRPLUS | flag::READDIRPLUS_AUTO }
-        | flag::ASYNC_DIO
-        | flag::PARALLEL_DIROPS
-        | flag::POSIX_ACL
-        | flag::ABORT_ERROR
-        | flag::MAX_PAGES
-        | flag::CACHE_SYMLINKS
-        | flag::EXPLICIT_INVAL_DATA
-        | flag::HANDLE_KILLPRIV_V2
-        | flag::SETXATTR_EXT
-        | flag::INIT_EXT
-        // Without these the kernel keeps the locks of programs by itself.
-        | if offer.is_shared { flag::POSIX_LOCKS | flag::FLOCK_LOCKS } else { 0 }
-        | flag::HAS_EXPIRE_ONLY
-        | flag::DIRECT_IO_ALLOW_MMAP
-        | if offer.rings { flag::OVER_IO_URING } else { 0 };
-    let offered = u64::from(init.flags) | (u64::from(init.flags2) << 32);
-    let agreed = wanted & offered;
-    InitOut {
-        major: MAJOR,
-        minor: MINOR.min(init.minor),
-        max_readahead: init.max_readahead,
-        flags: (agreed & u64::from(u32::MAX)) as u32,
-        flags2: (agreed >> 32) as u32,
-        max_background: BACKGROUND_MAX,
-        congestion_threshold: BACKGROUND_MAX / 4 * 3,
-        max_write: TRANSFER_BYTES_MAX as u32,
-        time_granularity: 1,
-        max_pages: (TRANSFER_BYTES_MAX / 4096) as u16,
-        map_alignment: 0,
     }
 }
 
