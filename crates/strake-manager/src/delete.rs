@@ -165,10 +165,18 @@ fn require_room(repair: &Repair, slot: SlotIndex) -> Result<()> {
 /// Steps 2 to 5 of the file's head.
 fn empty(repair: &Repair, slot: SlotIndex) -> Result<()> {
     let nsds = repair.array.io.nsds();
+    if !nsds.is_emptied_by_metadata(slot)? {
+        nsds.begin_deletion(slot)?;
+    }
     nsds.follow_with_heirs();
     if let Some(clients) = &repair.clients {
         nsds.forget_told()?;
         clients.have_placed(nsds.client())?;
+        // From here on all clients know of the deletion, and note no other status.
+        if !nsds.is_emptied_by_metadata(slot)? {
+            let detail = "a mount has noted the state of before: it is told again";
+            return Err(Error::new(ErrorKind::Unreachable, detail));
+        }
     }
     // An NSD that the last step would have to wait for is waited for now.
     nsds.require_heirs(slot)?;

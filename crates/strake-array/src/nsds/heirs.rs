@@ -193,6 +193,15 @@ impl NsdSet {
         Ok(self.placement(layout)?.has(slot))
     }
 
+    /// Whether the metadata says that a slot is being emptied. A client that had not heard of that
+    /// may have noted the status of before at the same time.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub fn is_emptied_by_metadata(&self, slot: SlotIndex) -> Result<bool> {
+        Ok(self.configuration()?.pool.being_emptied() == Some(slot))
+    }
+
     /// Durably begins to delete a slot: it is being emptied from now on. Nothing is copied yet.
     ///
     /// # Errors

@@ -69,17 +69,16 @@ impl NsdSet {
         }
     }
 
-    /// Writes an NSD's state into the metadata, durably. Another client may have suspended the NSD,
-    /// or ended that, since this one has read the pool map.
+    /// Writes an NSD's availability into the metadata, durably. The status stays as it is there:
+    /// others may have suspended the NSD, or begun to delete it, since this client has read the
+    /// pool map. Only a replacement that is filled becomes ready with it.
     pub(super) fn record(&self, slot: SlotIndex, availability: NsdAvailability) -> Result<()> {
-        let is_of_users = |status| matches!(status, NsdStatus::Ready | NsdStatus::Suspended);
-        let mut status = *self.slot(slot).status.lock();
-        if is_of_users(status)
-            && let Some(known) = self.configuration()?.pool.slots.get(usize::from(slot.0))
-            && is_of_users(known.state.status)
-        {
-            status = known.state.status;
-        }
+        let own = *self.slot(slot).status.lock();
+        let known = self.configuration()?.pool.slots.get(usize::from(slot.0)).map(|it| it.state);
+        let status = match known.map_or(own, |known| known.status) {
+            NsdStatus::Replacement => own,
+            known => known,
+        };
         let state = NsdState { status, availability };
         self.change_pool(MetaOp::SetNsdState { nsd: self.nsd(slot), state })
     }
