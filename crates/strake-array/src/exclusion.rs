@@ -67,11 +67,11 @@ pub trait Exclusion: Send + Sync {
     fn rewrite(&self, ino: Ino, layout: &ObjectLayout, block: BlockIndex) -> Result<()>;
 
     /// Moves a file's bytes from this object to one of the newest layout, while the file is used.
-    /// `go_on` is called with the bytes that were copied; an error ends the move, and nothing has
-    /// changed then.
+    /// `go_on` is called with the bytes that were copied while the file was used; an error ends the
+    /// move, and nothing has changed then.
     ///
     /// # Errors
-    /// Those of `go_on`; `NoSpace`; `Io` if too many strips are away.
+    /// Those of `go_on`; `NoSpace`; `Io` if too many strips are away; the metadata's.
     fn move_file(
         &self,
         ino: Ino,

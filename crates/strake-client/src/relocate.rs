@@ -20,12 +20,12 @@ use crate::vfs::{FallocateMode, Handle, OpenFlags, SetAttr, Vfs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use strake_array::exclusion::Moved;
+use strake_array::exclusion::{Exclusion, Moved};
 use strake_array::stripe_io::Access;
 use strake_env::AlignedBuffer;
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::meta::MetaOp;
-use strake_proto::{BlockIndex, Caller, ErrorKind, Ino, ObjectLayout, Result, Version};
+use strake_proto::meta::{FileData, MetaOp, MetaQuery};
+use strake_proto::{BlockIndex, Caller, Error, ErrorKind, Ino, ObjectLayout, Result, Version};
 
 /// The most that is copied while everybody is kept away from the file.
 const ALONE_BYTES_MAX: u64 = 16 << 20;
@@ -50,11 +50,12 @@ pub(crate) fn move_file(
         }
         // Otherwise the file would be kept from its users for all of it.
         copy.sync()?;
-        if let Some(moved) = copy.finish(go_on)? {
+        if let Some(moved) = copy.finish()? {
             return Ok(moved);
         }
+        copy.mend()?;
     }
-    Ok(Moved::InUse)
+    copy.unread.take().map_or(Ok(Moved::InUse), |(_, error)| Err(error))
 }
 
 fn bytes(blocks: &Blocks) -> u64 {
@@ -70,6 +71,8 @@ struct Copy<'a> {
     spare: Ino,
     handle: Handle,
     copied: Blocks,
+    /// A block that could not be read, and why.
+    unread: Option<(BlockIndex, Error)>,
     /// For one block.
     buffer: AlignedBuffer,
 }
@@ -83,7 +86,8 @@ impl<'a> Copy<'a> {
         let flags = OpenFlags::READ_WRITE;
         let (entry, open) = open::tmpfile(mount, &Caller::ROOT, Ino::ROOT, 0o600, flags)?;
         let (spare, handle) = (entry.attr.ino, vfs.files.insert(open));
-        Ok(Copy { vfs, ino, layout, spare, handle, copied: Blocks::new(), buffer })
+        let (copied, unread) = (Blocks::new(), None);
+        Ok(Copy { vfs, ino, layout, spare, handle, copied, unread, buffer })
     }
 
     /// The blocks that are not copied as the NSDs have them now.
@@ -102,14 +106,22 @@ impl<'a> Copy<'a> {
     /// Copies blocks. One that cannot be read now, or is not what was listed any more, is left out.
     fn bring(&mut self, stale: &Blocks, go_on: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         let array = &self.vfs.mount.array;
+        self.unread = None;
         for (block, (version, length)) in stale {
             let padded = (*length as usize).next_multiple_of(UNIT_BYTES);
             let floor = array.floors.floor(self.layout.object, *block);
             let out = &mut self.buffer[..padded];
             let access = Access::Shared;
             let found = array.io.read(self.layout, *block, floor, *length, 0, out, access);
-            let Ok(Some(found)) = found else { continue };
-            if (found.version, found.block_bytes) != (*version, *length) {
+            let is_as_listed = match found {
+                Ok(found) => found
+                    .is_some_and(|found| (found.version, found.block_bytes) == (*version, *length)),
+                Err(error) => {
+                    self.unread = Some((*block, error));
+                    false
+                }
+            };
+            if !is_as_listed {
                 continue;
             }
             let start = block.0 * u64::from(self.layout.block_size);
@@ -124,9 +136,19 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
+    /// Has a block written anew whose strips differ or are bad. That takes exclusive access.
+    fn mend(&self) -> Result<()> {
+        match &self.unread {
+            Some((block, error)) if error.kind() == ErrorKind::Retry => {
+                self.vfs.rewrite(self.ino, self.layout, *block)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Takes the file from everybody, and gives it the bytes of the copy. `None` if that must be
     /// tried again, because too much has changed or something cannot be read as it is.
-    fn finish(&mut self, go_on: &mut dyn FnMut(u64) -> Result<()>) -> Result<Option<Moved>> {
+    fn finish(&mut self) -> Result<Option<Moved>> {
         let vfs = self.vfs;
         let mount = &*vfs.mount;
         let _tokens = mount.take([exclusive(self.ino)])?;
@@ -150,13 +172,10 @@ impl<'a> Copy<'a> {
         self.bring(&stale, &mut |_| Ok(()))?;
         let listed = self.listed()?;
         if listed.iter().any(|(block, shape)| self.copied.get(block) != Some(shape)) {
-            // A strip is bad, or away. The next reader of the block has it written anew.
             return Ok(None);
         }
         self.cut(&listed, file.size())?;
         self.take_over(&inode, &file, &mut content)?;
-        drop(content);
-        go_on(bytes(&stale))?;
         Ok(Some(Moved::Done))
     }
 
@@ -176,10 +195,12 @@ impl<'a> Copy<'a> {
         self.sync()
     }
 
-    /// Makes the copy durable, in its object: an `fsync` could keep small writes in the metadata.
+    /// Makes the copy durable, in its object: an `fsync` alone could keep small writes in the
+    /// metadata. It says whether anything of the copy was lost since it was begun.
     fn sync(&self) -> Result<()> {
         let spare = self.vfs.mount.table.pin(self.spare);
-        sync_inode_whole(&self.vfs.mount, &spare)
+        sync_inode_whole(&self.vfs.mount, &spare)?;
+        self.vfs.fsync(self.handle)
     }
 
     /// The file has the bytes of the copy from now on.
@@ -194,7 +215,11 @@ impl<'a> Copy<'a> {
         // With the copy's file in memory. It is dropped there before anybody else finds it.
         let (object, from) = (self.layout.object, self.spare);
         let copied = mount.file(&spare)?.content.read().clone();
-        mount.change(inode, MetaOp::MoveData { ino: self.ino, object, from })?;
+        if let Err(error) = mount.change(inode, MetaOp::MoveData { ino: self.ino, object, from })
+            && !self.is_moved(inode, file)?
+        {
+            return Err(error);
+        }
         file.drop_blocks(&mount.array.room, 0, u64::MAX);
         let block_size = u64::from(self.layout.block_size);
         let is_object = matches!(copied, Content::Object(_));
@@ -209,6 +234,24 @@ impl<'a> Copy<'a> {
         mount.discard(&spare);
         spare.core.lock().forget();
         mount.array.meta.sync()
+    }
+}
+
+impl Copy<'_> {
+    /// Whether the metadata has moved the file although it answered with an error. If it does not
+    /// say, nobody may use what is known of the file here.
+    fn is_moved(&self, inode: &InodeState, file: &FileState) -> Result<bool> {
+        let mount = &*self.vfs.mount;
+        match mount.array.meta.query_inode(&MetaQuery::GetInode { ino: self.ino }) {
+            Ok(found) => Ok(!matches!(&found.data, FileData::Objects(objects)
+                if objects.iter().any(|layout| layout.object == self.layout.object))),
+            Err(error) => {
+                file.is_dropped.store(true, Ordering::Release);
+                file.drop_blocks(&mount.array.room, 0, u64::MAX);
+                inode.core.lock().file.take();
+                Err(error)
+            }
+        }
     }
 }
 
