@@ -141,6 +141,13 @@ press(b'q')
 assert top.wait(40) == 0, top.returncode
 assert b'\x1b[?1049l' in os.read(screen, 65536)
 assert termios.tcgetattr(own) == before, 'the terminal is as it was'
+# A terminal that goes takes the command with it.
+drawn = b''
+top = subprocess.Popen(sys.argv[1:], stdin=own, stdout=own, stderr=own)
+until('programs')
+os.close(own)
+os.close(screen)
+assert top.wait(40) != 0, top.returncode
 ";
 
 fn top(session: &Session, mounted: &Mounted<'_>) -> Result<(), String> {

@@ -17,6 +17,8 @@ use look::{Eyes, Look};
 use pages::About;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use screen::{Effect, Screen};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{IsTerminal, Write};
@@ -146,6 +148,20 @@ impl Drop for Tty {
     }
 }
 
+/// Waits for a key, for so long at most. True once the terminal is gone: `event::poll` would look
+/// for its keys for ever then.
+fn is_gone(limit: Duration) -> Result<bool> {
+    let stdin = std::io::stdin();
+    let mut polled = [PollFd::new(&stdin, PollFlags::IN)];
+    let limit = Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos().into() };
+    match poll(&mut polled, Some(&limit)) {
+        // The window has another size, or a signal ends the command.
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(std::io::Error::from(error).into()),
+        Ok(_) => Ok(polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)),
+    }
+}
+
 struct Driver {
     screen: Screen,
     look: Arc<Look>,
@@ -173,7 +189,10 @@ impl Driver {
             if signalled.load(Ordering::Relaxed) {
                 return Err(Error::new(ErrorKind::Interrupted, "ended by a signal"));
             }
-            if event::poll(TICK)? {
+            if is_gone(TICK)? {
+                return Err(Error::new(ErrorKind::Interrupted, "the terminal is gone"));
+            }
+            if event::poll(Duration::ZERO)? {
                 if self.obey(&event::read()?) {
                     return Ok(());
                 }
