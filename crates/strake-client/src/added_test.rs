@@ -1,14 +1,13 @@
 //! An NSD gets a slot of its own while several mounts are at work.
 
-use crate::coherence_test::{File, MOUNTS, World, seed};
-use crate::emptied_test::{at_work, made, made_in, verify_alone, wait_until};
+use crate::coherence_test::{File, World, seed};
+use crate::emptied_test::{at_work, await_deletion, await_up, ended, made, made_in, verify_alone};
 use crate::testing::{Crew, Rig};
-use crate::vfs::Vfs;
 use std::time::Duration;
 use strake_env::sync::Mutex;
 use strake_manager::Deletion;
 use strake_proto::layout::NsdAvailability;
-use strake_proto::{NsdId, SlotIndex};
+use strake_proto::{ErrorKind, NsdId, SlotIndex};
 
 /// Gives the last NSD a slot.
 fn add(world: &World, crew: &Crew) -> SlotIndex {
@@ -25,15 +24,7 @@ fn add(world: &World, crew: &Crew) -> SlotIndex {
 
 /// Each file is right as a lone mount finds it, whichever NSDs the code can do without.
 fn verify(world: World, crew: Crew, files: Vec<Mutex<File>>) {
-    crew.vfs.sync().expect("synced");
-    for mount in &world.mounts {
-        mount.sync().expect("synced");
-    }
-    let found = crew.manager.check_strips().expect("checks");
-    assert_eq!((found.faults, found.notes), (vec![], vec![]));
-    crew.end();
-    let files: Vec<_> = files.into_iter().map(Mutex::into_inner).collect();
-    let rig = world.end();
+    let (rig, files) = ended(world, crew, files);
     verify_alone(&rig, &files, 0, true);
     for away in 0..rig.nsds.len() {
         verify_alone(&rig, &files, 1 << away, false);
@@ -79,14 +70,7 @@ fn a_mount_that_does_not_find_the_new_nsd_writes_without_it() {
     nsd.set_down(true);
     at_work(&world, &files, seed(), || world.rig.clock.sleep(Duration::from_millis(50)));
     nsd.set_down(false);
-    wait_until(&world, "up again", || {
-        crew.manager.recover_nsds();
-        world.mounts.iter().for_each(|mount| mount.array().io.nsds().look_after());
-        let is_up = |at: usize| {
-            world.mounts[at].array().io.nsds().availability(slot) == NsdAvailability::Up
-        };
-        (0..MOUNTS).all(is_up)
-    });
+    await_up(&world, &crew, slot);
     verify(world, crew, files);
 }
 
@@ -95,23 +79,13 @@ fn an_nsd_that_was_added_makes_room_for_the_deletion_of_another() {
     let (world, crew) = World::with_crew_on(Rig::with_spares("2x", 3, 1));
     let slot = add(&world, &crew);
     let files = made(&world, 4);
-    crew.manager.delete_nsd(Deletion { nsd: NsdId(1), rate: 0 }).expect("begins");
+    // So slow that it does not end before it may.
+    crew.manager.delete_nsd(Deletion { nsd: NsdId(1), rate: 1 }).expect("begins");
     let refused = crew.manager.add_nsd(NsdId(9), 9, world.rig.port(0).expect("some"));
-    at_work(&world, &files, seed(), || {
-        wait_until(&world, "deleted", || {
-            crew.manager.recover_nsds();
-            world.mounts.iter().for_each(|mount| mount.array().io.nsds().look_after());
-            crew.manager.deletion() == Ok(None) && !crew.manager.is_rebuilding()
-        });
-    });
-    if let Err(error) = refused {
-        assert_eq!(error.kind(), strake_proto::ErrorKind::Busy);
-    }
+    assert_eq!(refused.map_err(|error| error.kind()), Err(ErrorKind::Busy));
+    crew.manager.set_rebuild_rate(0);
+    at_work(&world, &files, seed(), || await_deletion(&world, &crew));
     assert!(world.rig.nsds[usize::from(slot.0)].strips() > 0);
-    crew.vfs.sync().expect("synced");
-    let found = crew.manager.check_strips().expect("checks");
-    assert_eq!((found.faults, found.notes), (vec![], vec![]));
-    crew.end();
-    let files: Vec<_> = files.into_iter().map(Mutex::into_inner).collect();
-    verify_alone(&world.end(), &files, 1, true);
+    let (rig, files) = ended(world, crew, files);
+    verify_alone(&rig, &files, 1, true);
 }

@@ -20,7 +20,7 @@ const RW: OpenFlags = OpenFlags::READ_WRITE;
 const BLOCK: usize = BLOCK_SIZE as usize;
 const GONE: SlotIndex = SlotIndex(1);
 
-pub(crate) fn wait_until(world: &World, what: &str, is_so: impl Fn() -> bool) {
+fn wait_until(world: &World, what: &str, is_so: impl Fn() -> bool) {
     let end = world.rig.clock.monotonic() + Duration::from_secs(60);
     while !is_so() {
         assert!(world.rig.clock.monotonic() < end, "still not: {what}");
@@ -41,14 +41,34 @@ fn await_followed(world: &World) {
     });
 }
 
-/// Lets the deletion go on, and tends what a node tends, until it is over at the manager.
+/// Lets the deletion go on until it is over.
 fn await_end(world: &World, crew: &Crew) {
     crew.manager.set_rebuild_rate(0);
+    await_deletion(world, crew);
+}
+
+/// Tends what a node tends until no NSD is being deleted.
+pub(crate) fn await_deletion(world: &World, crew: &Crew) {
     wait_until(world, "deleted", || {
-        crew.manager.recover_nsds();
-        world.mounts.iter().for_each(|mount| mount.array().io.nsds().look_after());
+        tend(world, crew);
         crew.manager.deletion() == Ok(None) && !crew.manager.is_rebuilding()
     });
+}
+
+/// Tends what a node tends until every mount uses this slot's NSD.
+pub(crate) fn await_up(world: &World, crew: &Crew, slot: SlotIndex) {
+    wait_until(world, "up again", || {
+        tend(world, crew);
+        let is_up = |mount: &Arc<crate::client::StrakeVfs>| {
+            mount.array().io.nsds().availability(slot) == NsdAvailability::Up
+        };
+        world.mounts.iter().all(is_up)
+    });
+}
+
+fn tend(world: &World, crew: &Crew) {
+    crew.manager.recover_nsds();
+    world.mounts.iter().for_each(|mount| mount.array().io.nsds().look_after());
 }
 
 /// Tells the workers to stop, also if the test fails meanwhile.
@@ -97,9 +117,8 @@ pub(crate) fn made_in(world: &World, numbers: std::ops::Range<usize>) -> Vec<Mut
     numbers.map(make).collect()
 }
 
-/// Nothing is on the slot, every file is whole on the others, and any NSD that the code does not
-/// need may go.
-fn verify(world: World, crew: Crew, files: Vec<Mutex<File>>, spare: usize) {
+/// Ends all, after a check that finds nothing.
+pub(crate) fn ended(world: World, crew: Crew, files: Vec<Mutex<File>>) -> (Rig, Vec<File>) {
     crew.vfs.sync().expect("synced");
     for mount in &world.mounts {
         mount.sync().expect("synced");
@@ -107,8 +126,13 @@ fn verify(world: World, crew: Crew, files: Vec<Mutex<File>>, spare: usize) {
     let found = crew.manager.check_strips().expect("checks");
     assert_eq!((found.faults, found.notes), (vec![], vec![]));
     crew.end();
-    let files: Vec<File> = files.into_iter().map(Mutex::into_inner).collect();
-    let rig = world.end();
+    (world.end(), files.into_iter().map(Mutex::into_inner).collect())
+}
+
+/// Nothing is on the slot, every file is whole on the others, and any NSD that the code does not
+/// need may go.
+fn verify(world: World, crew: Crew, files: Vec<Mutex<File>>, spare: usize) {
+    let (rig, files) = ended(world, crew, files);
     let gone = 1 << GONE.0;
     verify_alone(&rig, &files, gone, true);
     let others = (0..rig.nsds.len()).filter(|at| *at != usize::from(GONE.0));

@@ -2,22 +2,25 @@
 
 use super::*;
 use crate::coherence_test::{File, World, seed};
-use crate::emptied_test::{at_work, made, verify_alone, wait_until};
+use crate::emptied_test::{at_work, await_deletion, ended, made, verify_alone};
 use crate::testing::{BLOCK_SIZE, Crew, Mounted, Rig, assert_whole};
 use crate::vfs::vfs_test::{create, open, pattern, read, write};
 use std::time::Duration;
 use strake_array::reaper;
 use strake_env::Rng;
 use strake_env::sync::Mutex;
-use strake_manager::{Deletion, Manager};
-use strake_proto::NsdId;
+use strake_manager::{Deletion, Manager, Rebalanced, View};
+use strake_proto::{NsdId, ObjectId};
+use strake_testing::memory_nsd::Faults;
 
 const BLOCK: usize = BLOCK_SIZE as usize;
-/// Files as a lone mount has them: names and lengths. The last one has a hole.
-const FILES: [(&str, usize); 6] = [
+/// Files as a lone mount has them: names and lengths. One was cut to less than an inode holds, and
+/// the last one has a hole.
+const FILES: [(&str, usize); 7] = [
     ("empty", 0),
     ("inline", 3000),
     ("short", 9973),
+    ("shrunk", 3000),
     ("block", BLOCK),
     ("long", 5 * BLOCK + 77),
     ("holes", 9 * BLOCK),
@@ -33,8 +36,14 @@ fn expected(name: &str, length: usize) -> Vec<u8> {
 
 fn make_all(vfs: &Mounted) {
     for (name, length) in FILES {
-        let (_, handle) = create(vfs, name);
-        write(vfs, handle, 0, &pattern(length, name.len() as u8));
+        let (ino, handle) = create(vfs, name);
+        let made = if name == "shrunk" { BLOCK } else { length };
+        write(vfs, handle, 0, &pattern(made, name.len() as u8));
+        if name == "shrunk" {
+            vfs.fsync(handle).expect("durable");
+            let cut = SetAttr { size: Some(length as u64), ..SetAttr::default() };
+            vfs.setattr(&Caller::ROOT, ino, Some(handle), &cut).expect("cut");
+        }
         if name == "holes" {
             vfs.fsync(handle).expect("durable");
             let range = BLOCK as u64..7 * BLOCK as u64 + 5000;
@@ -63,7 +72,7 @@ fn add(rig: &Rig, manager: &Manager) {
     manager.add_nsd(NsdId(at as u32 + 1), 100, port).expect("adds");
 }
 
-fn rebalanced(rig: &Rig, manager: &Manager) -> strake_manager::RebalanceView {
+fn rebalanced(rig: &Rig, manager: &Manager) -> View<Rebalanced> {
     let end = rig.clock.monotonic() + Duration::from_secs(60);
     while manager.rebalance().running {
         assert!(rig.clock.monotonic() < end, "{:?}", manager.rebalance());
@@ -100,8 +109,12 @@ fn files_lie_on_an_added_nsd_once_they_are_moved_and_are_the_same() {
         let before = held();
         vfs.manager.start_rebalance(0).expect("begins");
         let view = rebalanced(&rig, &vfs.manager);
-        assert_eq!((view.complete, view.moved, view.left), (true, 4, 0), "{code}: {view:?}");
-        assert!(spare.strips() > 0 && by_newest(&vfs, 2) == 4, "{code}");
+        assert_eq!(
+            (view.complete, view.found.moved, view.found.left),
+            (true, 5, 0),
+            "{code}: {view:?}"
+        );
+        assert!(spare.strips() > 0 && by_newest(&vfs, 2) == 5, "{code}");
         verify_all(&vfs, code);
         vfs.sync().expect("durable");
         assert_eq!(held(), before, "{code}: nothing of before is left");
@@ -142,10 +155,53 @@ fn a_crash_in_between_loses_nothing_and_the_next_start_goes_on() {
         verify_all(&vfs, &format!("round {round}"));
         vfs.manager.resume_rebalance().expect("goes on, or is over");
         rebalanced(&rig, &vfs.manager);
-        assert_eq!(by_newest(&vfs, 2), 4, "round {round}");
+        assert_eq!(by_newest(&vfs, 2), 5, "round {round}");
         verify_all(&vfs, &format!("round {round}, moved"));
         vfs.shutdown().expect("ends");
     }
+}
+
+/// Nothing can be written while files are to be moved. They stay as they are, and are moved later.
+#[test]
+fn a_move_that_fails_leaves_the_file_as_it_is() {
+    for fault in [ErrorKind::NoSpace, ErrorKind::Io] {
+        let rig = Rig::with_spares("2x", 3, 1);
+        let vfs = rig.start(0);
+        make_all(&vfs);
+        add(&rig, &vfs.manager);
+        let set = |write| {
+            rig.nsds.iter().for_each(|nsd| nsd.set_faults(Faults { write, ..Faults::default() }))
+        };
+        set(Some(fault));
+        vfs.manager.start_rebalance(0).expect("begins");
+        let view = rebalanced(&rig, &vfs.manager);
+        assert!(view.found.left > 0, "{fault:?}: {view:?}");
+        set(None);
+        vfs.tend();
+        verify_all(&vfs, "nothing could be written");
+        vfs.manager.start_rebalance(0).expect("begins");
+        let view = rebalanced(&rig, &vfs.manager);
+        assert_eq!((view.complete, view.found.left), (true, 0), "{fault:?}: {view:?}");
+        verify_all(&vfs, "moved");
+    }
+}
+
+/// A strip is bad. The block is written anew, and the file is moved.
+#[test]
+fn a_file_with_a_bad_strip_is_moved() {
+    let rig = Rig::with_spares("2x", 3, 1);
+    let vfs = rig.start(0);
+    make_all(&vfs);
+    vfs.shutdown().expect("ends");
+    drop(vfs);
+    let is_hit = (1..9).any(|object| rig.nsds[1].flip_bit(ObjectId(object), BlockIndex(0), 1, 9));
+    assert!(is_hit, "some block has its second strip there");
+    let vfs = rig.start(0);
+    add(&rig, &vfs.manager);
+    vfs.manager.start_rebalance(0).expect("begins");
+    let view = rebalanced(&rig, &vfs.manager);
+    assert_eq!((view.complete, view.found.left), (true, 0), "{view:?}");
+    verify_all(&vfs, "moved");
 }
 
 /// A writer of the same mount goes on without a pause. The files hold what it wrote.
@@ -186,15 +242,8 @@ fn files_of_a_lone_mount_are_moved_under_a_writer() {
 }
 
 fn verify(world: World, crew: Crew, files: Vec<Mutex<File>>) {
-    crew.vfs.sync().expect("synced");
-    for mount in &world.mounts {
-        mount.sync().expect("synced");
-    }
-    let found = crew.manager.check_strips().expect("checks");
-    assert_eq!((found.faults, found.notes), (vec![], vec![]));
-    crew.end();
-    let files: Vec<File> = files.into_iter().map(Mutex::into_inner).collect();
-    verify_alone(&world.end(), &files, 0, true);
+    let (rig, files) = ended(world, crew, files);
+    verify_alone(&rig, &files, 0, true);
 }
 
 #[test]
@@ -215,19 +264,11 @@ fn files_are_moved_while_all_mounts_write() {
             // Files that were changed without a pause may be left.
             crew.manager.start_rebalance(0).expect("begins");
             let view = rebalanced(&world.rig, &crew.manager);
-            assert!(view.complete && view.left == 0, "{code}: {view:?}");
+            assert!(view.complete && view.found.left == 0, "{code}: {view:?}");
         }
         await_deletion(&world, &crew);
         verify(world, crew, files);
     }
-}
-
-fn await_deletion(world: &World, crew: &Crew) {
-    wait_until(world, "deleted", || {
-        crew.manager.recover_nsds();
-        world.mounts.iter().for_each(|mount| mount.array().io.nsds().look_after());
-        crew.manager.deletion() == Ok(None) && !crew.manager.is_rebuilding()
-    });
 }
 
 /// The layout of the files has no other disk for the strips of one that goes. They are moved to the
@@ -248,15 +289,8 @@ fn a_disk_is_deleted_whose_strips_have_no_heirs_in_the_layout_of_before() {
             crew.manager.delete_nsd(deletion).expect("there is another one now");
             await_deletion(&world, &crew);
         });
-        crew.vfs.sync().expect("synced");
-        for mount in &world.mounts {
-            mount.sync().expect("synced");
-        }
-        let found = crew.manager.check_strips().expect("checks");
-        assert_eq!((found.faults, found.notes), (vec![], vec![]), "{code}");
-        crew.end();
-        let files: Vec<File> = files.into_iter().map(Mutex::into_inner).collect();
-        verify_alone(&world.end(), &files, 1, true);
+        let (rig, files) = ended(world, crew, files);
+        verify_alone(&rig, &files, 1, true);
     }
 }
 

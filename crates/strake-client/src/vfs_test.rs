@@ -838,13 +838,13 @@ fn a_scrub_mends_every_bad_or_missing_strip_also_of_parity() {
         vfs.manager.scrub()
     };
     let first = scrub();
-    assert_eq!((first.bad, first.mended, first.failed), (6, 5, 0), "{first:?}");
+    assert_eq!((first.found.bad, first.found.mended, first.found.failed), (6, 5, 0), "{first:?}");
     assert!(first.complete && first.done == first.total, "{first:?}");
     assert_eq!(vfs.array().nsds().iter().map(|nsd| nsd.repaired).sum::<u64>(), 6);
     // Whoever sees that one has ended may start the next.
     for _ in 0..100 {
         let next = scrub();
-        assert_eq!((next.bad, next.strips), (0, first.strips), "{next:?}");
+        assert_eq!((next.found.bad, next.found.strips), (0, first.found.strips), "{next:?}");
     }
     for at in 0..5u8 {
         let (_, handle) = open(&vfs, &format!("f{at}"));
@@ -874,7 +874,7 @@ fn a_scrub_that_cannot_mend_says_so_and_one_that_is_stopped_ends() {
         strake_env::thread::yield_now();
     }
     let view = vfs.manager.scrub();
-    assert_eq!((view.bad, view.mended, view.failed), (3, 0, 1), "{view:?}");
+    assert_eq!((view.found.bad, view.found.mended, view.found.failed), (3, 0, 1), "{view:?}");
     // A byte a second: it would take weeks.
     vfs.manager.start_scrub(1).expect("starts");
     assert_eq!(vfs.manager.start_scrub(1).expect_err("one at a time").kind(), ErrorKind::Busy);

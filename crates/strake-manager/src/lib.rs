@@ -16,11 +16,13 @@
 //! compare, salvage     what one NSD lacks or has too much; an index that lost something
 //! scan, objects        files that have blocks; objects that no file has
 //! context, job, pace   what all parts share; work on demand, at a limited rate
+//! background           work that goes through all files, with its progress
 //! ```
 
 #![warn(missing_docs)]
 
 pub mod after_crash;
+mod background;
 mod check;
 mod compare;
 mod context;
@@ -41,12 +43,13 @@ mod scan;
 mod scrub;
 pub mod tokens;
 
+pub use background::View;
 pub use check::StripCheck;
 pub use delete::Deletion;
 pub use leases::LeaseService;
 pub use manager::Manager;
-pub use rebalance::RebalanceView;
+pub use rebalance::Rebalanced;
 pub use replace::Replacement;
 pub use report::RecoveryReport;
-pub use scrub::ScrubView;
+pub use scrub::Scrubbed;
 pub use tokens::{Hot, HotTokens, TokenService};

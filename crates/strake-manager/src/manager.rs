@@ -1,18 +1,19 @@
 //! [`Manager`]: starts and ends repair, and offers all that callers can ask of it.
 
+use crate::background::{Background, View};
 use crate::check::StripCheck;
 use crate::context::Repair;
 use crate::delete::Deletion;
 use crate::job::Job;
 use crate::mender::{Mender, look_after_nsds};
 use crate::pace::Pace;
-use crate::rebalance::{self, RebalanceView, Rebalancer};
+use crate::rebalance::{Rebalanced, Rebalancer};
 use crate::replace::Replacement;
 use crate::report::RecoveryReport;
 use crate::returning::recover_nsd;
-use crate::scrub::{ScrubView, Scrubber};
+use crate::scrub::{Scrubbed, Scrubber};
 use crate::tokens::TokenService;
-use crate::{check, delete, replace, scrub};
+use crate::{check, delete, rebalance, replace, scrub};
 use std::sync::Arc;
 use strake_array::{Array, Exclusion, NsdView};
 use strake_proto::layout::NsdStatus;
@@ -58,8 +59,8 @@ impl Manager {
     ) -> Result<Manager> {
         let (pace, job) = (Pace::default(), Job::default());
         let repair = Arc::new(Repair { array, exclusion, clients, pace, job });
-        let scrubber = Arc::new(Scrubber::new(Arc::clone(&repair)));
-        let rebalancer = Arc::new(Rebalancer::new(Arc::clone(&repair)));
+        let scrubber = Background::new(&repair);
+        let rebalancer = Background::new(&repair);
         let mender = Mender::start(&repair)?;
         Ok(Manager { repair, scrubber, rebalancer, mender })
     }
@@ -108,7 +109,7 @@ impl Manager {
     }
 
     /// The progress of the scrub, or the result of the last one.
-    pub fn scrub(&self) -> ScrubView {
+    pub fn scrub(&self) -> View<Scrubbed> {
         self.scrubber.view()
     }
 
@@ -165,7 +166,7 @@ impl Manager {
     }
 
     fn check_not_moving(&self) -> Result<()> {
-        if self.rebalancer.pending()?.is_none() {
+        if rebalance::pending(&self.repair)?.is_none() {
             return Ok(());
         }
         let detail =
@@ -188,11 +189,11 @@ impl Manager {
     /// # Errors
     /// The metadata's.
     pub fn stop_rebalance(&self) -> Result<()> {
-        self.rebalancer.give_up()
+        rebalance::give_up(&self.rebalancer)
     }
 
     /// The progress of moving files.
-    pub fn rebalance(&self) -> RebalanceView {
+    pub fn rebalance(&self) -> View<Rebalanced> {
         self.rebalancer.view()
     }
 
@@ -202,7 +203,7 @@ impl Manager {
     /// # Errors
     /// The metadata's.
     pub fn resume_rebalance(&self) -> Result<()> {
-        match self.rebalancer.pending()? {
+        match rebalance::pending(&self.repair)? {
             Some(rate) if !self.rebalance().running => match self.start_rebalance(rate) {
                 Err(error) if error.kind() == ErrorKind::Busy => Ok(()),
                 started => started,

@@ -12,37 +12,20 @@
 //! strips are verified like the others. Disks that are away are left out: their recovery compares
 //! them.
 
-use crate::context::Repair;
-use crate::job::Job;
-use crate::pace::Pace;
+use crate::background::{Background, View};
 use crate::salvage::salvage;
 use crate::scan::{allocated, scan_objects};
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
 use strake_array::stripe_io::Health;
-use strake_env::sync::Mutex;
 use strake_proto::meta::{MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdReply, NsdRequest, ScrubPart};
-use strake_proto::{BlockIndex, ErrorKind, Ino, NsdId, ObjectLayout, Result, SlotIndex, Timestamp};
+use strake_proto::{BlockIndex, ErrorKind, Ino, NsdId, ObjectLayout, Result, SlotIndex};
 use tracing::{error, info};
 
-/// The progress of a scrub, and what it found.
+/// The findings of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScrubView {
-    /// Whether it is at work.
-    pub running: bool,
-    /// When it began; `None` if there was none since the start.
-    pub started: Option<Timestamp>,
-    /// When it ended, by itself or because it was stopped.
-    pub ended: Option<Timestamp>,
-    /// Whether it got to the end.
-    pub complete: bool,
-    /// Bytes per second at most; 0 for no limit.
-    pub rate: u64,
-    /// Bytes of files looked at, without parity.
-    pub done: u64,
-    /// Bytes of all files when it began.
-    pub total: u64,
+pub struct Scrubbed {
     /// Strips read and verified.
     pub strips: u64,
     /// The bad or missing strips among them.
@@ -60,78 +43,46 @@ pub struct ScrubView {
 }
 
 /// The one scrub there can be at a time.
-pub(crate) struct Scrubber {
-    repair: Arc<Repair>,
-    pace: Pace,
-    view: Mutex<ScrubView>,
-    job: Job,
-}
-
-impl Scrubber {
-    /// A scrubber without a scrub at work.
-    pub(crate) fn new(repair: Arc<Repair>) -> Scrubber {
-        Scrubber { repair, pace: Pace::default(), view: Mutex::default(), job: Job::default() }
-    }
-
-    /// The progress of the scrub.
-    pub(crate) fn view(&self) -> ScrubView {
-        // Asked first, because the view of a scrub that has ended is complete.
-        let running = self.job.is_running();
-        ScrubView { running, rate: self.pace.rate(), ..self.view.lock().clone() }
-    }
-
-    /// Ends the scrub. Returns when it has ended.
-    pub(crate) fn stop(&self) {
-        self.pace.stop();
-        self.job.join();
-    }
-}
+pub(crate) type Scrubber = Background<Scrubbed>;
 
 /// Begins a scrub at `rate` bytes per second; 0 for no limit.
 ///
 /// # Errors
 /// `Busy` if one is at work.
 pub(crate) fn start(scrubber: &Arc<Scrubber>, rate: u64) -> Result<()> {
-    let begin = || {
-        scrubber.pace.start(rate);
-        let started = Some(scrubber.repair.array.clock.wall());
-        *scrubber.view.lock() = ScrubView { started, ..ScrubView::default() };
-    };
-    scrubber.job.start("scrub", scrubber, begin, |scrubber| {
-        info!(target: "scrub", "begins");
-        let result = run(scrubber);
-        let mut view = scrubber.view.lock();
-        view.ended = Some(scrubber.repair.array.clock.wall());
-        view.complete = matches!(result, Ok(true));
-        if let Err(error) = result {
-            error!(target: "scrub", "{error}");
-        }
-        info!(
-            target: "scrub",
-            "{}: {} strips verified, {} bad or missing, {} blocks mended, {} not; {} bytes \
-             of indexes, logs and metadata verified, {} pages damaged, {} mended",
-            if view.complete { "complete" } else { "ended early" },
-            view.strips,
-            view.bad,
-            view.mended,
-            view.failed,
-            view.own_bytes,
-            view.bad_pages,
-            view.mended_pages
-        );
-    })
+    scrubber.start("scrub", rate, run, tell)
+}
+
+fn tell(view: &View<Scrubbed>, result: &Result<bool>) {
+    if let Err(error) = result {
+        error!(target: "scrub", "{error}");
+    }
+    let found = &view.found;
+    info!(
+        target: "scrub",
+        "{}: {} strips verified, {} bad or missing, {} blocks mended, {} not; {} bytes \
+         of indexes, logs and metadata verified, {} pages damaged, {} mended",
+        if view.complete { "complete" } else { "ended early" },
+        found.strips,
+        found.bad,
+        found.mended,
+        found.failed,
+        found.own_bytes,
+        found.bad_pages,
+        found.mended_pages
+    );
 }
 
 /// Scrubs everything. False if it was stopped, or if something could not be looked at.
 fn run(scrubber: &Scrubber) -> Result<bool> {
+    info!(target: "scrub", "begins");
     scrubber.view.lock().total = allocated(&scrubber.repair.array)?;
     let mut is_whole = true;
     let mut stopped = !(nsds(scrubber, &mut is_whole)? && copies(scrubber)?);
     scan_objects(&scrubber.repair.array, &mut |inode, layout| {
         stopped = stopped || !object(scrubber, inode.attr.ino, layout)?;
         if !stopped {
-            let mut view = scrubber.view.lock();
-            view.done = (view.done + inode.attr.allocated).min(view.total);
+            scrubber.did(inode.attr.allocated);
         }
         Ok(())
     })?;
@@ -200,9 +151,9 @@ fn copies(scrubber: &Scrubber) -> Result<bool> {
 fn note(scrubber: &Scrubber, slot: SlotIndex, found: &ScrubPart) -> bool {
     {
         let mut view = scrubber.view.lock();
-        view.own_bytes += found.bytes;
-        view.bad_pages += found.bad;
-        view.mended_pages += found.mended;
+        view.found.own_bytes += found.bytes;
+        view.found.bad_pages += found.bad;
+        view.found.mended_pages += found.mended;
     }
     scrubber.repair.array.io.nsds().count_pages(slot, found.bad, found.mended);
     scrubber.pace.moved(found.bytes, &*scrubber.repair.array.clock)
@@ -221,7 +172,7 @@ fn object(scrubber: &Scrubber, ino: Ino, layout: &ObjectLayout) -> Result<bool> 
         if !health.is_whole() {
             mend(scrubber, ino, layout, block)?;
         }
-        scrubber.view.lock().strips += health.strips;
+        scrubber.view.lock().found.strips += health.strips;
         if !scrubber.pace.moved(health.bytes, &*scrubber.repair.array.clock) {
             return Ok(false);
         }
@@ -243,16 +194,16 @@ fn mend(scrubber: &Scrubber, ino: Ino, layout: &ObjectLayout, block: BlockIndex)
     };
     let outcome = scrubber.repair.exclusion.rewrite(ino, layout, block);
     let mut view = scrubber.view.lock();
-    view.bad += health.wrong.len() as u64;
+    view.found.bad += health.wrong.len() as u64;
     match outcome {
         Ok(()) => {
-            view.mended += 1;
+            view.found.mended += 1;
             drop(view);
             scrubber.repair.array.io.count_repaired(layout, block, &health.slots, &health.wrong);
         }
         Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace) => {
-            view.failed += 1;
-            if view.failed == 1 {
+            view.found.failed += 1;
+            if view.found.failed == 1 {
                 error!(target: "scrub", "{error}");
             }
         }

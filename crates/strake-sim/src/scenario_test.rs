@@ -500,11 +500,11 @@ fn a_flipped_bit_in_what_is_no_strip_is_mended_by_a_scrub() {
             strake_env::thread::yield_now();
         }
         let view = stack.manager.scrub();
-        assert!(view.complete && view.own_bytes > 0, "{why}: {view:?}");
-        assert_eq!(view.bad_pages, view.mended_pages, "{why}");
+        assert!(view.complete && view.found.own_bytes > 0, "{why}: {view:?}");
+        assert_eq!(view.found.bad_pages, view.found.mended_pages, "{why}");
         let counted: u64 = stack.vfs.array().nsds().iter().map(|nsd| nsd.mended_pages).sum();
-        assert_eq!(counted, view.mended_pages, "{why}");
-        bad += view.bad_pages;
+        assert_eq!(counted, view.found.mended_pages, "{why}");
+        bad += view.found.bad_pages;
         // The owner of a store that has failed would open it again.
         salvaged += u64::from(store.failure().is_some());
         drop((store, stack));

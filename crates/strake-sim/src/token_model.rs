@@ -55,8 +55,8 @@ pub struct Scope {
     /// The client whose first operation asks for the tokens of its second one, and holds its own
     /// until that has begun: it makes a file in a directory.
     pub nested: Option<usize>,
-    /// That client learns of the file, which is the one of its second operation, from the answer to
-    /// a message that makes it. The token comes along.
+    /// The nested client learns of the file, which is the one of its second operation, from the
+    /// answer to a message that makes it. The token comes along.
     pub brought: bool,
     /// Messages that are lost.
     pub losses: u8,

@@ -3,8 +3,8 @@
 //!
 //! The socket's mode keeps other users out. A process that can open the socket may do everything.
 
+use crate::background::Order;
 use crate::data_dir::DataDir;
-use crate::scrub::Order;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -152,14 +152,10 @@ pub(crate) enum Request {
         rate: u64,
     },
     /// Verify and mend everything in the background.
-    ScrubStart {
-        /// Bytes per second; 0 for no limit.
-        rate: u64,
+    Scrub {
+        /// The order.
+        order: Order,
     },
-    /// Report how far the scrub is.
-    ScrubStatus,
-    /// End the scrub.
-    ScrubStop,
     /// Move files that lie by an older layout to the newest one.
     Rebalance {
         /// The order.

@@ -4,6 +4,7 @@
 mod admin;
 mod assemble;
 mod backend;
+mod background;
 mod cluster;
 mod commands;
 mod create;

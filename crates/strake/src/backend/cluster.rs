@@ -12,6 +12,7 @@
 //! other nodes hold the data too, and the array goes on without them until they return.
 
 use super::{RESTART_WAIT_MAX, call_limit};
+use crate::background::Order;
 use crate::cluster::{Cluster, NodeNumber};
 use crate::data_dir::{NodeConfig, NsdConfig};
 use crate::node::{
@@ -19,7 +20,7 @@ use crate::node::{
     serving_peer,
 };
 use crate::rebalance::RebalanceReport;
-use crate::scrub::{Order, ScrubReport};
+use crate::scrub::ScrubReport;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! `strake fs`: commands about the file system as a whole.
 
 use crate::admin::{self, Request};
+use crate::background::{Order, Progress};
 use crate::commands::check;
 use crate::commands::cluster_fs::{self, CreateArgs, DeleteArgs, MountArgs, UmountArgs};
 use crate::commands::node::NodeTarget;
@@ -8,7 +9,7 @@ use crate::data_dir::DataDir;
 use crate::output;
 use crate::rebalance::RebalanceReport;
 use crate::registry;
-use crate::scrub::{Order, ScrubReport};
+use crate::scrub::ScrubReport;
 use crate::show::{Show, ShowNsd};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -82,50 +83,46 @@ pub(crate) enum FsCommand {
     },
     /// Verify every strip in the background and mend what is bad.
     #[command(subcommand)]
-    Scrub(ScrubCommand),
+    Scrub(Work),
     /// Move files to the disks that were added, in the background.
     ///
     /// New files are placed on all disks. Files that were there before a disk was added, suspended
     /// or deleted stay where they are until this moves them. Programs may use them meanwhile. It
     /// goes on after a restart, and on another node if the serving one dies.
     #[command(subcommand)]
-    Rebalance(RebalanceCommand),
+    Rebalance(Work),
     /// Make everything written so far durable.
     Sync(Target),
 }
 
-/// Verify every strip in the background and mend what is bad.
+/// Work in the background.
 #[derive(Subcommand, Debug)]
-pub(crate) enum ScrubCommand {
-    /// Begin a scrub.
-    Start {
-        #[command(flatten)]
-        target: Target,
-        /// Read at most this much per second from all disks together [default: no limit].
-        #[arg(long, value_name = "SIZE")]
-        rate: Option<ByteCount>,
-    },
-    /// Show how far the scrub is, and what it found.
-    Status(Target),
-    /// End the scrub early.
-    Stop(Target),
-}
-
-/// Move files to the disks that were added, in the background.
-#[derive(Subcommand, Debug)]
-pub(crate) enum RebalanceCommand {
+pub(crate) enum Work {
     /// Begin.
     Start {
         #[command(flatten)]
         target: Target,
-        /// Move at most this much per second [default: no limit].
+        /// Read or move at most this much per second from all disks together [default: no limit].
         #[arg(long, value_name = "SIZE")]
         rate: Option<ByteCount>,
     },
-    /// Show how far it is.
+    /// Show how far it is, and what it found.
     Status(Target),
-    /// End it early. Files that are moved stay so.
+    /// End it early. What is done stays so.
     Stop(Target),
+}
+
+impl Work {
+    /// The file system, and what is to be done.
+    fn order(&self) -> (&Target, Order) {
+        match self {
+            Work::Start { target, rate } => {
+                (target, Order::Start { rate: rate.map_or(0, |rate| rate.0) })
+            }
+            Work::Status(target) => (target, Order::Status),
+            Work::Stop(target) => (target, Order::Stop),
+        }
+    }
 }
 
 /// Runs a `strake fs` command.
@@ -140,16 +137,8 @@ pub(crate) fn run(command: &FsCommand) -> Result<()> {
         FsCommand::Df(target) => df(target),
         FsCommand::Check { target, status: true, .. } => check::status(target),
         FsCommand::Check { target, quick, .. } => check::run(target, !quick),
-        FsCommand::Scrub(ScrubCommand::Start { target, rate }) => {
-            scrub(target, &Request::ScrubStart { rate: rate.map_or(0, |rate| rate.0) })
-        }
-        FsCommand::Scrub(ScrubCommand::Status(target)) => scrub(target, &Request::ScrubStatus),
-        FsCommand::Scrub(ScrubCommand::Stop(target)) => scrub(target, &Request::ScrubStop),
-        FsCommand::Rebalance(RebalanceCommand::Start { target, rate }) => {
-            rebalance(target, Order::Start { rate: rate.map_or(0, |rate| rate.0) })
-        }
-        FsCommand::Rebalance(RebalanceCommand::Status(target)) => rebalance(target, Order::Status),
-        FsCommand::Rebalance(RebalanceCommand::Stop(target)) => rebalance(target, Order::Stop),
+        FsCommand::Scrub(work) => scrub(work),
+        FsCommand::Rebalance(work) => rebalance(work),
         FsCommand::Sync(target) => sync(target),
     }
 }
@@ -293,18 +282,25 @@ pub(crate) fn yes(value: bool) -> String {
     if value { "yes" } else { "no" }.to_owned()
 }
 
-fn scrub(target: &Target, request: &Request) -> Result<()> {
+/// The first lines about work in the background.
+fn print_progress(progress: &Progress) {
+    let time = |seconds: Option<i64>| seconds.map_or("-".to_owned(), utc);
+    println!("state:    {}", progress.state);
+    println!("started:  {}", time(progress.started_seconds));
+    println!("ended:    {}", time(progress.ended_seconds));
+    let (done, total) = (ByteCount(progress.done_bytes), ByteCount(progress.total_bytes));
+    print!("progress: {done} of {total} of files, ");
+}
+
+fn scrub(work: &Work) -> Result<()> {
+    let (target, order) = work.order();
     let dir = registry::find(target.data.as_deref())?;
-    let report: ScrubReport = admin::ask(&dir, request)?;
+    let report: ScrubReport = admin::ask(&dir, &Request::Scrub { order })?;
     if target.json {
         return output::print_json(&report);
     }
-    let time = |seconds: Option<i64>| seconds.map_or("-".to_owned(), utc);
-    println!("state:    {}", report.state);
-    println!("started:  {}", time(report.started_seconds));
-    println!("ended:    {}", time(report.ended_seconds));
-    let (done, total) = (ByteCount(report.done_bytes), ByteCount(report.total_bytes));
-    println!("progress: {done} of {total} of files, {} strips verified", report.strips);
+    print_progress(&report.progress);
+    println!("{} strips verified", report.strips);
     println!(
         "found:    {} strips bad or missing; {} blocks mended, {} not",
         report.bad_strips, report.mended_blocks, report.failed_blocks
@@ -318,18 +314,15 @@ fn scrub(target: &Target, request: &Request) -> Result<()> {
     Ok(())
 }
 
-fn rebalance(target: &Target, order: Order) -> Result<()> {
+fn rebalance(work: &Work) -> Result<()> {
+    let (target, order) = work.order();
     let dir = registry::find(target.data.as_deref())?;
     let report: RebalanceReport = admin::ask(&dir, &Request::Rebalance { order })?;
     if target.json {
         return output::print_json(&report);
     }
-    let time = |seconds: Option<i64>| seconds.map_or("-".to_owned(), utc);
-    println!("state:    {}", report.state);
-    println!("started:  {}", time(report.started_seconds));
-    println!("ended:    {}", time(report.ended_seconds));
-    let (done, total) = (ByteCount(report.done_bytes), ByteCount(report.total_bytes));
-    println!("progress: {done} of {total}, {} files moved", report.moved_files);
+    print_progress(&report.progress);
+    println!("{} files moved", report.moved_files);
     if report.left_files > 0 {
         println!("left:     {} files; the log says why", report.left_files);
     }

@@ -2,9 +2,10 @@
 
 use super::serve::Daemon;
 use crate::assemble;
+use crate::background::Order;
 use crate::data_dir::{NodeConfig, NsdConfig};
 use crate::rebalance::{self, RebalanceReport};
-use crate::scrub::{self, Order, ScrubReport};
+use crate::scrub::{self, ScrubReport};
 use crate::show::availability_name;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -209,13 +210,11 @@ impl Daemon {
         }
         let mut added: Vec<String> = Vec::new();
         for (path, _) in disks {
-            let name = self.add_disk(path, size, force).map_err(|error| {
-                let error = error.context(path.display());
-                match added.is_empty() {
+            let name =
+                self.add_disk(path, size, force).map_err(|error| match added.is_empty() {
                     true => error,
                     false => error.context(format!("{} are added", added.join(", "))),
-                }
-            })?;
+                })?;
             added.push(name);
         }
         let (names, are) = (added.join(", "), if added.len() == 1 { "is" } else { "are" });

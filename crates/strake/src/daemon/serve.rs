@@ -10,7 +10,6 @@ use crate::assemble;
 use crate::backend::Backend;
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::mounts;
-use crate::scrub::Order;
 use crate::show::ShowMemory;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -250,9 +249,7 @@ impl Daemon {
             }
             Request::DiskAdd { disks, size, force } => self.add_disks(disks, *size, *force),
             Request::DiskDelete { disk, rate } => self.delete_disk(disk, *rate),
-            Request::ScrubStart { rate } => encode(&self.scrub(Order::Start { rate: *rate })?),
-            Request::ScrubStatus => encode(&self.scrub(Order::Status)?),
-            Request::ScrubStop => encode(&self.scrub(Order::Stop)?),
+            Request::Scrub { order } => encode(&self.scrub(*order)?),
             Request::Rebalance { order } => encode(&self.rebalance(*order)?),
             Request::Down { force } => Ok(json!({ "flushedBytes": self.stop(*force)? })),
         }

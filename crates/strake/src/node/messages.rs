@@ -6,9 +6,9 @@
 //! request they do not know.
 
 use crate::admin;
+use crate::background::Order;
 pub(crate) use crate::cluster::stanza::Described;
 use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber, NsdRecord};
-use crate::scrub::Order;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use strake_crew::{NsdPlace, Place};

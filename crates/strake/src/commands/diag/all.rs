@@ -7,6 +7,7 @@
 use super::slow;
 use super::tar::Tar;
 use crate::admin::{self, Request};
+use crate::background::Order;
 use crate::node::{self, LeaderRequest, NodeDir};
 use crate::registry;
 use clap::Args;
@@ -70,7 +71,7 @@ fn questions() -> Vec<(&'static str, Request)> {
         ("counters.json", Request::IoCounters { reset: false }),
         ("iohist.json", Request::IoHistory),
         ("metrics.json", Request::Metrics),
-        ("scrub.json", Request::ScrubStatus),
+        ("scrub.json", Request::Scrub { order: Order::Status }),
         ("check.json", Request::CheckStatus),
     ]
 }
