@@ -209,6 +209,11 @@ impl MemoryNsd {
         self.inner.lock().state.strips.len()
     }
 
+    /// The objects of which strips are held.
+    pub fn objects(&self) -> BTreeSet<ObjectId> {
+        self.inner.lock().state.strips.keys().map(|(object, ..)| *object).collect()
+    }
+
     /// Versions held beyond the current ones.
     pub fn kept(&self) -> usize {
         self.inner.lock().state.strips.values().map(|all| all.len() - 1).sum()
