@@ -27,8 +27,10 @@ mod channel;
 mod entropy;
 mod lock;
 mod network;
+mod processor;
 mod scheduler;
 mod thread;
+mod threads;
 mod trace;
 
 pub(crate) mod seam {
@@ -149,9 +151,11 @@ pub fn run<T: Send + 'static>(
     let scheduler = Scheduler::new(Options { switch_one_in, ..options }, rng);
     let first = scheduler.first();
     let (sender, receiver) = std::sync::mpsc::channel();
+    let processor = processor::Processor::take();
     let thread = std::thread::Builder::new().name("main".to_owned()).spawn({
-        let first = first.clone();
+        let (first, processor) = (first.clone(), processor.number());
         move || {
+            processor::enter(processor);
             // Nobody receives it if the simulation failed meanwhile.
             let _ = sender.send(first.run(work));
         }

@@ -12,6 +12,7 @@
 //! **Failure.** After a deadlock or a panic no thread gets the baton again. The threads of a failed
 //! simulation stay where they are, and the process that found the failure ends soon.
 
+use super::threads::{Status, Thread, Threads};
 use super::trace::{Line, Trace};
 use super::{Options, Place};
 use crate::Rng;
@@ -26,7 +27,7 @@ const STEP: Duration = Duration::from_micros(1);
 
 /// What a thread waits for. Addresses are compared, never ordered or printed, because they differ
 /// between two runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Awaited {
     /// The lock at this address.
     Lock(usize),
@@ -44,7 +45,7 @@ pub(crate) enum Awaited {
 
 /// A thread's turn: it sleeps until it is given the baton.
 #[derive(Default)]
-struct Turn {
+pub(super) struct Turn {
     given: Mutex<bool>,
     changed: Condvar,
 }
@@ -62,42 +63,11 @@ impl Turn {
     }
 }
 
-enum Status {
-    Ready,
-    Waiting { on: Awaited, what: &'static str, until: Option<Duration> },
-}
-
-struct Thread {
-    name: String,
-    /// The simulated process it belongs to.
-    process: u32,
-    /// The scope that spawned it, by its address.
-    scope: Option<usize>,
-    status: Status,
-    /// Whether its last wait ended by its limit.
-    timed_out: bool,
-    /// So many calls of [`Here::undisturbed`] are under way.
-    calm: usize,
-    /// Where its last decision point was.
-    place: Place,
-    turn: Arc<Turn>,
-}
-
-impl Thread {
-    fn awaits(&self, awaited: Awaited) -> bool {
-        matches!(self.status, Status::Waiting { on, .. } if on == awaited)
-    }
-}
-
 pub(crate) struct State {
     options: Options,
     pub(crate) rng: Rng,
     pub(crate) now: Duration,
-    /// All threads that have not ended, by number.
-    live: std::collections::BTreeMap<usize, Thread>,
-    next_thread: usize,
-    /// No wait ends by its limit before this.
-    earliest: Option<Duration>,
+    threads: Threads,
     /// Processes whose threads are not run.
     paused: Vec<u32>,
     pub(crate) trace: Trace,
@@ -113,8 +83,7 @@ impl State {
         self.points += 1;
         self.trace.add(Line { thread: id as u32, what, place: Some(place), numbers: [0, 0] });
         self.pass(self.now + STEP);
-        let thread = self.live.get_mut(&id).expect("invariant: a running thread has not ended");
-        thread.place = place;
+        self.threads.running(id).place = place;
         if self.points > self.options.points_max {
             return Err(self.report(&format!("no end after {} decisions", self.points - 1)));
         }
@@ -127,27 +96,18 @@ impl State {
     /// Lets time pass; waits whose limit is reached end.
     fn pass(&mut self, now: Duration) {
         self.now = now;
-        if self.earliest.is_none_or(|earliest| earliest > now) {
-            return;
-        }
-        self.earliest = None;
-        for thread in self.live.values_mut() {
-            let Status::Waiting { until: Some(until), .. } = thread.status else { continue };
-            if until <= now {
-                thread.status = Status::Ready;
-                thread.timed_out = true;
-            } else {
-                self.earliest = Some(self.earliest.map_or(until, |earliest| earliest.min(until)));
-            }
-        }
+        self.threads.pass(now);
     }
 
     /// One of the threads that can run.
     fn pick(&mut self) -> Option<usize> {
-        let ready = self.live.iter().filter(|(_, thread)| {
-            matches!(thread.status, Status::Ready) && !self.paused.contains(&thread.process)
-        });
-        let ready: Vec<usize> = ready.map(|(id, _)| *id).collect();
+        let all = self.threads.ready();
+        if self.paused.is_empty() {
+            return (!all.is_empty()).then(|| all[self.rng.index(all.len())]);
+        }
+        let process = |id: &usize| self.threads.get(*id).map(|thread| thread.process);
+        let runs = |id: &usize| process(id).is_some_and(|process| !self.paused.contains(&process));
+        let ready: Vec<usize> = all.iter().copied().filter(runs).collect();
         (!ready.is_empty()).then(|| ready[self.rng.index(ready.len())])
     }
 
@@ -157,24 +117,24 @@ impl State {
             if let Some(next) = self.pick() {
                 return Some(next);
             }
-            let earliest = self.earliest?;
+            let earliest = self.threads.earliest()?;
             self.pass(earliest);
         }
     }
 
     /// Ends waits for `on`: one of them, drawn, or all.
     pub(crate) fn wake(&mut self, on: Awaited, all: bool) -> usize {
-        let waits = self.live.iter().filter(|(_, thread)| thread.awaits(on));
-        let mut waiting: Vec<usize> = waits.map(|(id, _)| *id).collect();
+        let mut waiting = self.threads.waiting(on).to_vec();
         if !all && waiting.len() > 1 {
             waiting = vec![waiting[self.rng.index(waiting.len())]];
         }
-        for id in &waiting {
-            let thread = self.live.get_mut(id).expect("invariant: just found");
-            thread.status = Status::Ready;
-            thread.timed_out = false;
-        }
+        waiting.iter().for_each(|id| self.threads.wake(*id, false));
         waiting.len()
+    }
+
+    fn turn(&self, id: usize) -> Arc<Turn> {
+        let thread = self.threads.get(id).expect("invariant: it can run");
+        Arc::clone(&thread.turn)
     }
 
     /// Whether a race is planted.
@@ -189,7 +149,7 @@ impl State {
 
     fn report(&self, what: &str) -> String {
         let mut report = format!("{what}, at {:?} of simulated time:", self.now);
-        for thread in self.live.values() {
+        for (_, thread) in self.threads.all() {
             report.push_str("\n  ");
             report.push_str(&self.describe(thread));
         }
@@ -198,7 +158,7 @@ impl State {
 
     /// A thread, what it waits for, and where.
     fn describe(&self, thread: &Thread) -> String {
-        let state = match &thread.status {
+        let state = match thread.status() {
             Status::Ready => "can run".to_owned(),
             Status::Waiting { what, until: None, .. } => format!("waits for {what}"),
             Status::Waiting { what, until: Some(until), .. } => {
@@ -251,9 +211,7 @@ impl Scheduler {
             options,
             rng,
             now: Duration::ZERO,
-            live: std::collections::BTreeMap::new(),
-            next_thread: 0,
-            earliest: None,
+            threads: Threads::default(),
             paused: Vec::new(),
             points: 0,
             main_ended: false,
@@ -265,20 +223,8 @@ impl Scheduler {
 
     /// Adds a thread that can run.
     fn add(self: &Arc<Scheduler>, name: String, process: u32, scope: Option<usize>) -> Here {
-        let mut state = self.state.lock();
-        let id = state.next_thread;
-        state.next_thread += 1;
-        let thread = Thread {
-            name,
-            process,
-            scope,
-            status: Status::Ready,
-            timed_out: false,
-            calm: 0,
-            place: std::panic::Location::caller(),
-            turn: Arc::default(),
-        };
-        state.live.insert(id, thread);
+        let thread = Thread::new(name, process, scope, std::panic::Location::caller());
+        let id = self.state.lock().threads.add(thread);
         Here { scheduler: Arc::clone(self), id }
     }
 
@@ -301,7 +247,7 @@ impl Scheduler {
             }
         }
         let result = state.over.clone().expect("invariant: looked at above");
-        let left = state.live.values().map(|thread| state.describe(thread)).collect();
+        let left = state.threads.all().map(|(_, thread)| state.describe(thread)).collect();
         let trace = std::mem::take(&mut state.trace);
         Ended { result, trace, left, now: state.now, points: state.points }
     }
@@ -314,8 +260,12 @@ impl Scheduler {
 
 impl Here {
     fn turn(&self) -> Arc<Turn> {
-        let state = self.scheduler.state.lock();
-        Arc::clone(&state.live[&self.id].turn)
+        self.mine(|thread| Arc::clone(&thread.turn))
+    }
+
+    /// Looks at this thread, or changes it.
+    fn mine<T>(&self, work: impl FnOnce(&mut Thread) -> T) -> T {
+        self.with(|state| work(state.threads.running(self.id)))
     }
 
     /// The simulation that it belongs to.
@@ -349,7 +299,7 @@ impl Here {
             self.fail_with(state, report);
         }
         let one_in = state.options.switch_one_in;
-        if state.live[&self.id].calm > 0 || !state.rng.one_in(one_in) {
+        if state.threads.running(self.id).calm > 0 || !state.rng.one_in(one_in) {
             return;
         }
         // This thread can run, so there is one.
@@ -370,26 +320,20 @@ impl Here {
             self.fail_with(state, report);
         }
         let until = limit.map(|limit| state.now.saturating_add(limit));
-        if let Some(until) = until {
-            state.earliest = Some(state.earliest.map_or(until, |earliest| earliest.min(until)));
-        }
-        let thread = state.live.get_mut(&self.id).expect("invariant: it runs");
-        thread.status = Status::Waiting { on, what, until };
-        thread.timed_out = false;
+        state.threads.wait(self.id, on, what, until);
         let Some(next) = state.next() else {
             let report = state.report("nobody can run");
             self.fail_with(state, report);
         };
         self.hand_over(state, next);
-        !self.with(|state| state.live[&self.id].timed_out)
+        !self.mine(|thread| thread.has_timed_out())
     }
 
     fn hand_over(&self, state: MutexGuard<'_, State>, next: usize) {
         if next == self.id {
             return;
         }
-        let (mine, other) =
-            (Arc::clone(&state.live[&self.id].turn), Arc::clone(&state.live[&next].turn));
+        let (mine, other) = (state.turn(self.id), state.turn(next));
         drop(state);
         other.give();
         mine.take();
@@ -402,7 +346,7 @@ impl Here {
 
     /// Whether some thread waits for `on`.
     pub(crate) fn is_awaited(&self, on: Awaited) -> bool {
-        self.with(|state| state.live.values().any(|thread| thread.awaits(on)))
+        self.with(|state| !state.threads.waiting(on).is_empty())
     }
 
     /// Waits for so long.
@@ -421,10 +365,7 @@ impl Here {
         struct Calm<'a>(&'a Here);
         impl Calm<'_> {
             fn change(&self, change: fn(&mut usize)) {
-                self.0.with(|state| {
-                    let thread = state.live.get_mut(&self.0.id).expect("invariant: it runs");
-                    change(&mut thread.calm);
-                });
+                self.0.mine(|thread| change(&mut thread.calm));
             }
         }
         impl Drop for Calm<'_> {
@@ -439,7 +380,7 @@ impl Here {
 
     /// Whether it is within [`Here::undisturbed`].
     pub(crate) fn is_undisturbed(&self) -> bool {
-        self.with(|state| state.live[&self.id].calm > 0)
+        self.mine(|thread| thread.calm > 0)
     }
 
     /// Adds a thread of the same process, which runs [`Here::run`] once it was started.
@@ -451,7 +392,7 @@ impl Here {
 
     /// A thread that was added could not be started.
     pub(crate) fn withdraw(&self) {
-        self.with(|state| state.live.remove(&self.id));
+        self.with(|state| state.threads.remove(self.id));
     }
 
     /// Its number.
@@ -471,7 +412,7 @@ impl Here {
                 result
             }
             Err(payload) => {
-                let name = self.with(|state| state.live[&self.id].name.clone());
+                let name = self.mine(|thread| thread.name.clone());
                 self.fail(format!("the thread {name} panicked: {}", panic_text(&*payload)));
             }
         }
@@ -482,14 +423,14 @@ impl Here {
         let mut state = self.scheduler.state.lock();
         let line = Line { thread: self.id as u32, what: "end", place: None, numbers: [0, 0] };
         state.trace.add(line);
-        state.live.remove(&self.id);
+        state.threads.remove(self.id);
         state.wake(Awaited::End(self.id), true);
         if self.id == 0 {
             state.main_ended = true;
         }
         match state.next() {
             Some(next) => {
-                let turn = Arc::clone(&state.live[&next].turn);
+                let turn = state.turn(next);
                 drop(state);
                 turn.give();
             }
@@ -504,7 +445,7 @@ impl Here {
 
     /// Whether that thread has ended.
     pub(crate) fn has_ended(&self, id: usize) -> bool {
-        self.with(|state| !state.live.contains_key(&id))
+        self.with(|state| state.threads.get(id).is_none())
     }
 
     /// Waits for the end of a thread.
@@ -517,22 +458,19 @@ impl Here {
     /// A thread of that scope which has not ended.
     pub(crate) fn any_of_scope(&self, scope: usize) -> Option<usize> {
         self.with(|state| {
-            let mut all = state.live.iter();
-            all.find(|(_, thread)| thread.scope == Some(scope)).map(|(id, _)| *id)
+            let mut all = state.threads.all();
+            all.find(|(_, thread)| thread.scope == Some(scope)).map(|(id, _)| id)
         })
     }
 
     /// The simulated process that it belongs to.
     pub(crate) fn process(&self) -> u32 {
-        self.with(|state| state.live[&self.id].process)
+        self.mine(|thread| thread.process)
     }
 
     /// Moves this thread, and those that it spawns from now on, to another process.
     pub(crate) fn set_process(&self, process: u32) -> u32 {
-        self.with(|state| {
-            let thread = state.live.get_mut(&self.id).expect("invariant: it runs");
-            std::mem::replace(&mut thread.process, process)
-        })
+        self.mine(|thread| std::mem::replace(&mut thread.process, process))
     }
 
     /// Stops running the threads of a process, or runs them again.
