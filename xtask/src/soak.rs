@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 /// Seeds of one round. No test runs more than this at once.
 const SEEDS_PER_ROUND: u64 = 1000;
-/// How many times as many histories as in `make test` one round simulates: 400,000 power cuts.
+/// How many times as many histories as in `make test` one round simulates: 160,000 power cuts.
 const SIM_SCALE: &str = "20";
-/// A round that takes longer than this hangs. Two otherwise idle processors take about 75 minutes.
+/// A round that takes longer than this hangs. Two otherwise idle processors take about 50 minutes.
 const ROUND_MINUTES_MAX: u64 = 180;
 /// A limit for the long forms, which include a directory of a million names.
 const SUITES_MINUTES_MAX: u64 = 180;

@@ -1,6 +1,7 @@
 //! Visits every state that a model can reach, breadth first, and reports the steps that lead to a
 //! fault.
 
+use foldhash::fast::FixedState;
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -59,7 +60,8 @@ pub fn explore<S: Clone + Eq + Hash + Debug>(
 ) -> Verdict {
     let first = Rc::new(first);
     let mut came_by: Vec<(usize, Step)> = vec![(0, Step::new(""))];
-    let mut seen = HashMap::from([(Rc::clone(&first), 0usize)]);
+    let mut seen = HashMap::with_hasher(FixedState::default());
+    seen.insert(Rc::clone(&first), 0usize);
     let mut queue = VecDeque::from([(0usize, first)]);
     while let Some((at, state)) = queue.pop_front() {
         assert!(seen.len() < STATES_MAX, "too many states to visit");

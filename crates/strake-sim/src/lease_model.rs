@@ -24,9 +24,9 @@
 //! that; it is not modelled.
 
 use crate::explore::{Next, Step, Verdict};
-use std::collections::hash_map::DefaultHasher;
+use foldhash::fast::FixedState;
 use std::collections::{BTreeSet, HashSet};
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 use strake_env::Rng;
 use strake_lease::membership::{Effect, Lane, Reason};
@@ -293,11 +293,7 @@ fn packet_steps(world: &World, packet: &Packet, add: Add<'_>) {
 
 impl World {
     fn mark(&self) -> (u64, u64) {
-        let hash = |salt: u8| {
-            let mut hasher = DefaultHasher::new();
-            (salt, self).hash(&mut hasher);
-            hasher.finish()
-        };
+        let hash = |salt| FixedState::with_seed(salt).hash_one(self);
         (hash(0), hash(1))
     }
 

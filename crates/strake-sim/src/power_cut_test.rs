@@ -7,9 +7,12 @@ use strake_env::rng::{test_scale, test_seeds};
 use strake_env::{Clock, RealClock};
 use strake_proto::Code;
 
+/// The histories of each code in `make test`; `make soak` has many times as many.
+const SEEDS: u64 = 4;
+
 /// The seeds of each code's histories. `STRAKE_SIM_SCALE` multiplies their number.
 fn seeds() -> std::ops::Range<u64> {
-    test_seeds(0, 10 * test_scale())
+    test_seeds(0, SEEDS * test_scale())
 }
 
 /// Runs histories of a code and looks at `points` points of each.

@@ -41,9 +41,10 @@ const LARGE_SCOPES: [(Shows, Size); 12] = [
     (Patching, (1, 2, 2, 1, 1)),
     (Patching, (2, 2, 1, 1, 1)),
     (Pooling, (2, 1, 2, 1, 1)),
+    // Shows in a moment what the next two do not show.
+    (Hardening, (1, 1, 3, 1, 0)),
     (Hardening, (2, 1, 1, 2, 0)),
     (Hardening, (1, 1, 2, 2, 0)),
-    (Hardening, (1, 1, 3, 1, 0)),
     (Punching, (1, 1, 3, 1, 1)),
     (Punching, (2, 1, 2, 1, 0)),
     (Naming, (2, 1, 2, 1, 1)),

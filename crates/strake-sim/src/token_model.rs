@@ -23,9 +23,9 @@
 //! Small scopes are visited as a whole, larger ones at random.
 
 use crate::explore::{Next, Step, Verdict};
-use std::collections::hash_map::DefaultHasher;
+use foldhash::fast::FixedState;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 use strake_env::Rng;
 use strake_proto::{BlockIndex, ClientId, GrantNumber, Ino};
@@ -336,11 +336,7 @@ fn arrival(packet: &Packet) -> Step {
 impl World {
     /// Two worlds that have the same mark are the same.
     fn mark(&self) -> (u64, u64) {
-        let hash = |salt: u8| {
-            let mut hasher = DefaultHasher::new();
-            (salt, self).hash(&mut hasher);
-            hasher.finish()
-        };
+        let hash = |salt| FixedState::with_seed(salt).hash_one(self);
         (hash(0), hash(1))
     }
 

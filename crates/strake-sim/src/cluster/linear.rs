@@ -5,6 +5,7 @@
 //! has taken effect once or never: its program got no answer, or the mount died before the effect
 //! was durable. Two operations keep their order if one ended before the other began.
 
+use foldhash::fast::FixedState;
 use std::collections::HashSet;
 use std::hash::Hash;
 
@@ -38,7 +39,7 @@ struct Search<'a, O: Object> {
     object: &'a O,
     operations: &'a [Operation<O::Step>],
     /// The ordered operations and the state after them, where nothing was found.
-    seen: HashSet<(Vec<u64>, O::State)>,
+    seen: HashSet<(Vec<u64>, O::State), FixedState>,
     /// The longest order found, with the state after it.
     longest: (Vec<usize>, Option<O::State>),
     order: Vec<usize>,
@@ -63,7 +64,7 @@ pub(crate) fn find_order<O: Object>(
     let uncertain = operations.iter().filter(|it| !it.is_certain).count();
     let mut report = String::new();
     for budget in BUDGETS {
-        let (seen, longest) = (HashSet::new(), (Vec::new(), None));
+        let (seen, longest) = (HashSet::default(), (Vec::new(), None));
         let mut search = Search { object, operations, seen, longest, order: Vec::new(), budget };
         if search.is_found(&words, &initial) {
             return Ok(());
