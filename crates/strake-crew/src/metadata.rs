@@ -39,6 +39,10 @@ const LOOK: Duration = Duration::from_millis(50);
 const TEND: Duration = Duration::from_secs(2);
 /// For a majority to take a change of the members, an entry or a sync.
 const MAJORITY_WAIT_MAX: Duration = Duration::from_secs(5);
+/// A replica that starts waits so long for those that could tell that its disk was put back to an
+/// older state. Then a majority that has answered, itself counted, must do: one of the others may
+/// be gone for good, and nobody could serve ever again. Nodes that begin together are there before.
+pub const CONTENT_AFTER: Duration = Duration::from_secs(60);
 /// The cache of the store.
 const CACHE_BYTES: usize = 64 << 20;
 /// The log is no longer than that, and no longer than a part of its region.
@@ -143,6 +147,7 @@ fn config(own: ReplicaId, journal_bytes: u64) -> Config {
         heartbeat: Duration::from_millis(300),
         election: Duration::from_millis(1500),
         lease: Duration::from_millis(1200),
+        content_after: Some(CONTENT_AFTER),
         entry_bytes_max: ENTRY_BYTES_MAX,
         log_bytes_max: usize::try_from(log_bytes).unwrap_or(usize::MAX),
         ..Config::new(own)
@@ -193,6 +198,11 @@ impl Metadata {
         let name = format!("metadata {}", shared.parts.fs);
         let thread = Builder::new().name(name).spawn(move || of_thread.run())?;
         Ok(Metadata { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// The NSD with the journal and the store.
+    pub fn nsd(&self) -> NsdId {
+        self.shared.parts.nsd
     }
 
     /// What the mounts share, if this node serves them.
@@ -345,6 +355,14 @@ impl Shared {
 
     /// Brings the members in line with the records, if this replica leads.
     fn tend(&self, seat: &Seat) {
+        if seat.meta.replica().is_newly_content() {
+            warn!(
+                target: "metadata",
+                "file system {}: this node's copy of the metadata goes on, and not all others have \
+                 answered. If its disk was put back to an older state, changes may be lost",
+                self.parts.fs
+            );
+        }
         let tended = self.parts.peers.tend(seat.meta.replica(), MAJORITY_WAIT_MAX);
         if let Err(failure) = tended {
             warn!(target: "metadata", "the members are not changed yet: {failure}");

@@ -409,6 +409,11 @@ impl Core {
         self.asking.finish();
     }
 
+    /// Whether it went on without all answers ([`Config::content_after`]).
+    pub fn is_content(&self) -> bool {
+        self.asking.is_content()
+    }
+
     /// The log is committed up to here.
     pub fn committed(&self) -> Position {
         self.committed

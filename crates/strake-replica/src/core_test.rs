@@ -409,6 +409,7 @@ fn a_replica_may_be_content_with_a_majority_after_a_time() {
     assert_eq!(core.role(), RoleName::Asking, "replica 2 has not answered");
     core.tick(LONG);
     assert_eq!((core.role(), core.term()), (RoleName::Follower, Term(2)));
+    assert!(core.is_content(), "and it says so");
     assert!(core.has_enough(at(2, 5)) && !core.has_enough(at(2, 4)), "the answer counts");
     let mut alone = replica(3, log_of(3, &[1]), 2);
     alone.config.content_after = Some(LONG);

@@ -126,6 +126,8 @@ struct State {
     /// Reads with what the core said to them.
     reads: BTreeMap<u64, Option<Option<Position>>>,
     read_count: u64,
+    /// Whether a caller has heard that it went on without all answers.
+    was_content: bool,
 }
 
 struct Shared {
@@ -175,6 +177,7 @@ impl Replica {
             proposals: BTreeMap::new(),
             reads: BTreeMap::new(),
             read_count: 0,
+            was_content: false,
         };
         let state = Mutex::new(state);
         let (work, done) = (Condvar::new(), Condvar::new());
@@ -194,13 +197,18 @@ impl Replica {
         }
     }
 
-    /// A message has arrived from the replica that has proven to be `from`.
+    /// A message has arrived from a node that has proven to have the replicas that `is_there`
+    /// accepts.
     ///
     /// # Errors
     /// If it is none, of another cluster or version, or says that another replica sent it.
-    pub fn deliver(&self, from: ReplicaId, message: &[u8]) -> Result<(), MessageError> {
+    pub fn deliver(
+        &self,
+        is_there: impl Fn(ReplicaId) -> bool,
+        message: &[u8],
+    ) -> Result<(), MessageError> {
         let envelope = decode(self.shared.cluster, message)?;
-        if envelope.from != from {
+        if !is_there(envelope.from) {
             return Err(MessageError::Sender(envelope.from));
         }
         let now = self.shared.clock.monotonic();
@@ -379,6 +387,15 @@ impl Replica {
             members: core.members(),
             ended: state.ended.clone(),
         }
+    }
+
+    /// Whether it has gone on without all answers ([`Config::content_after`]) since the last call.
+    ///
+    /// [`Config::content_after`]: crate::core::Config::content_after
+    pub fn is_newly_content(&self) -> bool {
+        let mut state = self.shared.state.lock();
+        let is_content = state.core.is_content();
+        is_content && !std::mem::replace(&mut state.was_content, is_content)
     }
 
     fn enter(&self) -> Result<MutexGuard<'_, State>, Failure> {

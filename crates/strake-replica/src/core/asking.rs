@@ -18,6 +18,8 @@ pub(super) struct Asking {
     since: Duration,
     ask_at: Duration,
     is_done: bool,
+    /// Whether it is done without all the answers that would tell of any disk that was put back.
+    is_content: bool,
     /// It votes for nobody who has less.
     pub(super) threshold: Stamp,
 }
@@ -29,6 +31,7 @@ impl Asking {
             since: now,
             ask_at: now,
             is_done: false,
+            is_content: false,
             threshold: Stamp::default(),
         }
     }
@@ -36,6 +39,11 @@ impl Asking {
     /// Whether its word counts.
     pub(super) fn is_done(&self) -> bool {
         self.is_done
+    }
+
+    /// Whether it is done without all answers ([`super::Config::content_after`]).
+    pub(super) fn is_content(&self) -> bool {
+        self.is_content
     }
 
     pub(super) fn finish(&mut self) {
@@ -77,10 +85,15 @@ impl Core {
 
     /// Whether enough have answered by now, and what follows.
     pub(super) fn look_at_answers(&mut self) {
-        if self.asking.is_done || !self.has_enough_answers() {
+        if self.asking.is_done {
+            return;
+        }
+        let has_all = self.has_all_answers();
+        if !has_all && !self.is_content_by_now() {
             return;
         }
         self.asking.is_done = true;
+        self.asking.is_content = !has_all;
         self.find_threshold();
         let terms = self.asking.answers.values().map(|(term, _)| *term);
         let term = terms.max().unwrap_or_default();
@@ -113,7 +126,7 @@ impl Core {
         self.asking.threshold = threshold;
     }
 
-    fn has_enough_answers(&self) -> bool {
+    fn has_all_answers(&self) -> bool {
         if !obeys(Rule::StartersAsk) {
             return true;
         }
@@ -121,12 +134,15 @@ impl Core {
         let known = Membership::of(self.config.known.iter().copied());
         let members = self.deciding_members();
         let meets = |members: &Membership| members.meets_majorities(own, |id| asking.has(id));
-        if meets(members) && (self.config.known.is_empty() || meets(&known)) {
-            return true;
-        }
-        let is_content = |limit| self.now.saturating_sub(asking.since) >= limit;
-        self.config.content_after.is_some_and(is_content)
-            && members.has_quorum(|id| id == own || asking.has(id))
+        meets(members) && (self.config.known.is_empty() || meets(&known))
+    }
+
+    /// Whether a majority, itself counted, must do.
+    fn is_content_by_now(&self) -> bool {
+        let (own, asking) = (self.config.id, &self.asking);
+        let is_over = |limit| self.now.saturating_sub(asking.since) >= limit;
+        self.config.content_after.is_some_and(is_over)
+            && self.deciding_members().has_quorum(|id| id == own || asking.has(id))
     }
 
     pub(super) fn answer(&mut self, to: ReplicaId, life: Life) {

@@ -16,14 +16,14 @@
 
 use super::dir::NodeDir;
 use super::messages::ReplicaState;
-use super::replicas::{self, Find, NumberOf, Ways};
+use super::replicas::{self, Find, Ways};
 use crate::cluster::machine::{Applied, Entry, Publish, RecordsMachine, read_answer};
 use crate::cluster::{Cluster, NodeNumber};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_crew::Introduce;
-use strake_crew::metadata::Ways as _;
+use strake_crew::metadata::{CONTENT_AFTER, Ways as _};
 use strake_env::disk::file::{Allocation, FileDisk};
 use strake_env::{Disk, Links, RealClock};
 use strake_net::{ReplicaPort, WaitNames};
@@ -35,7 +35,7 @@ use strake_replica::membership::Membership;
 use strake_replica::replica::{Failure, Parts};
 use strake_replica::types::ReplicaId;
 use strake_replica::{Machine, Replica, StateMachine};
-use tracing::info;
+use tracing::{info, warn};
 
 /// Records have at most this many bytes: those of tens of thousands of nodes, NSDs and mounts.
 const RECORDS_BYTES_MAX: usize = 4 << 20;
@@ -75,6 +75,7 @@ pub(super) fn config(own: NodeNumber) -> Config {
     Config {
         heartbeat: Duration::from_millis(400),
         election: Duration::from_secs(2),
+        content_after: Some(CONTENT_AFTER),
         entry_bytes_max: LOG_BYTES_MAX,
         append_bytes: 512 << 10,
         log_bytes_max: LOG_BYTES_MAX,
@@ -197,8 +198,8 @@ impl Quorum {
     }
 
     /// Takes messages of other replicas.
-    pub(super) fn inbox(&self, number_of: NumberOf) -> Arc<dyn ReplicaPort> {
-        replicas::inbox(&self.replica, number_of)
+    pub(super) fn inbox(&self, find: Find) -> Arc<dyn ReplicaPort> {
+        replicas::inbox(&self.replica, find)
     }
 
     /// Proposes an entry. Returns the records with it.
@@ -258,6 +259,13 @@ impl Quorum {
     /// # Errors
     /// If that does not go now. It is tried again.
     pub(super) fn tend(&self) -> Result<()> {
+        if self.replica.is_newly_content() {
+            warn!(
+                target: "node",
+                "this node's log of the cluster's records goes on, and not all others have \
+                 answered. If its disk was put back to an older state, changes may be lost"
+            );
+        }
         if !self.leads() {
             return Ok(());
         }
@@ -266,14 +274,14 @@ impl Quorum {
             |cluster: &Cluster| cluster.quorum().map(|node| ReplicaId(node.id.0)).collect();
         let wanted: BTreeSet<ReplicaId> =
             self.applied.lock().as_ref().map(wanted).unwrap_or_default();
-        let kept = "the cluster's records are kept";
+        let kept = "the cluster's records are kept by nodes";
         replicas::tend(&self.replica, self.own, &wanted, kept, MAJORITY_WAIT_MAX)
             .map_err(|failure| refused(*failure))
     }
 
     /// How it is.
     pub(super) fn state(&self) -> ReplicaState {
-        replicas::state(&self.replica)
+        replicas::state(&self.replica, &|id| Some(NodeNumber(id.0)))
     }
 
     /// Ends it. What was answered is durable.
