@@ -153,6 +153,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("pjdfstest", 15),
         ("cluster-mounts", 10),
         ("cluster-disks", 10),
+        ("cluster-copies", 10),
         ("lab", 10),
         ("cluster-first", 10),
         ("slow-nodes", 10),

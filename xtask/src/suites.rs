@@ -9,6 +9,7 @@
 //! However the runner ends, nothing stays behind: see `janitor`.
 
 mod checks;
+mod cluster_copies;
 mod cluster_disks;
 mod cluster_first;
 mod cluster_full;
@@ -140,6 +141,11 @@ const SUITES: &[Suite] = &[
         name: "cluster-mounts",
         about: "three mounts of one file system; kill -9 of a mount and of each server",
         run: cluster_mounts::run,
+    },
+    Suite {
+        name: "cluster-copies",
+        about: "copies of a cluster's metadata go to other disks and nodes",
+        run: cluster_copies::run,
     },
     Suite {
         name: "cluster-disks",

@@ -87,7 +87,7 @@ fn others(node: &str) -> [&'static str; 2] {
 }
 
 /// The server process and the mount of a node die at the same time.
-fn kill_node(place: &Place<'_>, node: &str) -> Result<(), String> {
+pub(super) fn kill_node(place: &Place<'_>, node: &str) -> Result<(), String> {
     place.kill(node)?;
     place.kill_mount(node)
 }

@@ -1,5 +1,5 @@
-//! One processor for each simulation. Its threads run one at a time anyway, and handing the baton to
-//! a thread that sleeps on another processor takes several times as long.
+//! One processor for each simulation. Its threads run one at a time anyway, and handing the baton
+//! to a thread that sleeps on another processor takes several times as long.
 
 use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

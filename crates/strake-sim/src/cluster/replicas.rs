@@ -79,8 +79,9 @@ struct Inbox(Arc<Replica>);
 impl ReplicaPort for Inbox {
     fn deliver(&self, _: &ProvenPeer, message: &[u8]) -> Result<()> {
         let (from, message) = message.split_first_chunk().ok_or(ErrorKind::Corrupt)?;
+        let from = ReplicaId(u32::from_le_bytes(*from));
         self.0
-            .deliver(ReplicaId(u32::from_le_bytes(*from)), message)
+            .deliver(|id| id == from, message)
             .map_err(|error| Error::new(ErrorKind::Corrupt, error.to_string()))
     }
 }

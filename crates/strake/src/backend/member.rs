@@ -3,7 +3,6 @@
 
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::disks::{DiskUser, Disks};
-use crate::node::{ReplicaState, replicas};
 use std::fs::File;
 use std::sync::Arc;
 use strake_crew::metadata::ContainerOf;
@@ -13,6 +12,8 @@ use strake_net::{Door, Service};
 use strake_observe::Observe;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{NsdId, Result};
+use strake_replica::Replica;
+use strake_store::Container;
 use tracing::error;
 
 /// Gives what this node's part of the metadata is made of.
@@ -48,11 +49,37 @@ impl Member {
             user.came(nsd, port);
         }
         disks.watch(None, user)?;
-        let of_metadata = Arc::clone(&disks);
-        let container_of: ContainerOf = Box::new(move |nsd| of_metadata.container(nsd));
+        let mut member = Member { disks, config: config.clone(), metadata: None, _lock: lock };
+        member.begin_metadata(metadata, door, observe)?;
+        Ok(member)
+    }
+
+    /// Begins this node's part of the metadata, in the place of the one that it had.
+    ///
+    /// # Errors
+    /// When there are no more threads.
+    pub(crate) fn begin_metadata(
+        &mut self,
+        parts: Option<PartsFor>,
+        door: &Arc<Door>,
+        observe: &Arc<Observe>,
+    ) -> Result<()> {
+        self.metadata.take().iter().for_each(Metadata::stop);
+        let disks = Arc::clone(&self.disks);
+        let container_of: ContainerOf = Box::new(move |nsd| disks.container(nsd));
         let start = |parts: PartsFor| Metadata::start(parts(container_of), door, observe);
-        let metadata = metadata.map(start).transpose()?;
-        Ok(Member { disks, config: config.clone(), metadata, _lock: lock })
+        self.metadata = parts.map(start).transpose()?;
+        Ok(())
+    }
+
+    /// The NSD with this node's part of the metadata, if it has one.
+    pub(crate) fn metadata_place(&self) -> Option<NsdId> {
+        self.metadata.as_ref().map(Metadata::nsd)
+    }
+
+    /// The container of an NSD, if it can be used.
+    pub(crate) fn container(&self, nsd: NsdId) -> Option<Container> {
+        self.disks.container(nsd)
     }
 
     /// The disks that it was told of last, and all else.
@@ -71,9 +98,9 @@ impl Member {
         self.metadata.as_ref()?.crew()
     }
 
-    /// How this node's replica of the metadata is, if it has one that runs.
-    pub(crate) fn replica(&self) -> Option<ReplicaState> {
-        self.metadata.as_ref()?.replica().map(|replica| replicas::state(&replica))
+    /// This node's replica of the metadata, if it has one that runs.
+    pub(crate) fn replica(&self) -> Option<Arc<Replica>> {
+        self.metadata.as_ref()?.replica()
     }
 
     /// What is wrong with this node's part of the metadata.

@@ -49,6 +49,9 @@ fn samples() -> Vec<Entry> {
         Change::Unmount { fs: FsId(1), node: NodeNumber(1) },
         Change::DeleteFs { fs: FsId(1) },
         Change::DeleteNsds { nsds: vec![NsdId(1)] },
+        Change::AttachNsd { fs: FsId(1), nsd: NsdId(2) },
+        Change::DetachNsd { fs: FsId(1), nsd: NsdId(2) },
+        Change::KeepNoMetadata { nsd: NsdId(2) },
     ];
     let changes = changes.into_iter().map(|change| Entry::Change { at: Some(300), change });
     [Entry::Found(Box::new(cluster))].into_iter().chain(changes).collect()
@@ -72,6 +75,9 @@ fn the_bytes_of_entries_never_change() {
         "010101ac02060101",
         "010101ac020701",
         "010101ac02080101",
+        "010101ac02090102",
+        "010101ac020a0102",
+        "010101ac020b02",
     ];
     assert_eq!(shown.collect::<Vec<_>>(), golden);
 }

@@ -195,6 +195,8 @@ pub(crate) enum Change {
     AttachNsd { fs: FsId, nsd: NsdId },
     /// An NSD of a file system belongs to none any more. One that does not is left as it is.
     DetachNsd { fs: FsId, nsd: NsdId },
+    /// An NSD is used for data alone from now on.
+    KeepNoMetadata { nsd: NsdId },
 }
 
 /// Everything that is known of a cluster.
@@ -342,14 +344,15 @@ impl Cluster {
     }
 
     /// Which nodes have a replica of a file system's metadata, and on which NSD: each node of the
-    /// quorum that has an NSD of it for metadata, on the first one.
+    /// quorum that has an NSD of it for metadata, on the first one that the file system got. An NSD
+    /// that comes later takes the place of none, and one that lost it ([`Change::KeepNoMetadata`])
+    /// does not get it back.
     pub(crate) fn metadata_places(&self, nsds: &[NsdId]) -> Vec<(NodeNumber, NsdId)> {
         let of_node = |node: &NodeRecord| {
-            let own = nsds
-                .iter()
-                .filter_map(|nsd| self.nsd(*nsd))
-                .filter(|nsd| nsd.node == node.id && nsd.usage == Usage::DataAndMetadata);
-            Some((node.id, own.map(|nsd| nsd.id).min()?))
+            let is_place =
+                |nsd: &&NsdRecord| nsd.node == node.id && nsd.usage == Usage::DataAndMetadata;
+            let first = nsds.iter().filter_map(|nsd| self.nsd(*nsd)).find(is_place)?;
+            Some((node.id, first.id))
         };
         self.quorum().filter_map(of_node).collect()
     }
@@ -387,6 +390,12 @@ impl Cluster {
             Change::DeleteNsds { nsds } => nsds.iter().try_for_each(|nsd| next.delete_nsd(*nsd))?,
             Change::AttachNsd { fs, nsd } => next.attach_nsd(*fs, *nsd)?,
             Change::DetachNsd { fs, nsd } => next.detach_nsd(*fs, *nsd)?,
+            Change::KeepNoMetadata { nsd } => {
+                let Some(found) = next.nsds.iter_mut().find(|it| it.id == *nsd) else {
+                    return invalid(format!("no NSD {nsd}"));
+                };
+                found.usage = Usage::DataOnly;
+            }
             Change::Mount { fs, node } => next.add_mount(*fs, *node)?,
             Change::Unmount { fs, node } => {
                 next.fs_mut(*fs)?.mounts.retain(|mount| mount.node != *node);

@@ -120,6 +120,40 @@ fn an_nsd_comes_to_a_file_system_and_goes() {
     assert!(refused(&mut cluster, &nowhere).contains("no file system 9"));
 }
 
+/// The place of a copy of the metadata goes from NSD to NSD in the order in which the file system
+/// got them, and never back: a replica's number means one log for ever.
+#[test]
+fn a_place_of_the_metadata_never_comes_back() {
+    let mut cluster = three();
+    let nsds = [1, 1, 1, 2, 3, 3].map(|node| new_nsd(node, "/srv/x"));
+    let nsds =
+        (0..).zip(nsds).map(|(at, nsd)| NewNsd { device: format!("/srv/{at}").into(), ..nsd });
+    cluster.apply(&Change::AddNsds { nsds: nsds.collect() }).expect("adds");
+    cluster.apply(&add_fs("one", &[3, 4, 5])).expect("makes");
+    let fs = FsId(1);
+    let places = |cluster: &Cluster| -> Vec<u32> {
+        let nsds = &cluster.fs(fs).expect("there").nsds;
+        cluster.metadata_places(nsds).into_iter().map(|(_, nsd)| nsd.0).collect()
+    };
+    assert_eq!(places(&cluster), [3, 4, 5]);
+    for nsd in [1, 2, 6].map(NsdId) {
+        cluster.apply(&Change::AttachNsd { fs, nsd }).expect("is free");
+        assert_eq!(places(&cluster), [3, 4, 5], "a lower number takes no place");
+    }
+    let leave = |nsd| Change::KeepNoMetadata { nsd: NsdId(nsd) };
+    cluster.apply(&leave(3)).expect("has a place");
+    assert_eq!(places(&cluster), [1, 4, 5]);
+    cluster.apply(&leave(3)).expect("an answer may have been lost");
+    let nsd = NsdId(3);
+    cluster.apply(&Change::DetachNsd { fs, nsd }).expect("goes");
+    cluster.apply(&Change::AttachNsd { fs, nsd }).expect("comes back");
+    cluster.apply(&leave(1)).expect("has a place");
+    assert_eq!(places(&cluster), [2, 4, 5]);
+    cluster.apply(&leave(2)).expect("has a place");
+    assert_eq!(places(&cluster), [4, 5], "that of before is for data alone");
+    assert!(refused(&mut cluster, &leave(9)).contains("no NSD 9"));
+}
+
 #[test]
 fn numbers_are_never_given_twice() {
     let mut cluster = three();

@@ -6,7 +6,7 @@
 
 use super::node::NodeTarget;
 use crate::cluster::{Change, Cluster, NsdRecord};
-use crate::node::LeaderRequest;
+use crate::node::{LeaderRequest, voters_of};
 use crate::output;
 use std::time::Duration;
 use strake_env::{Clock, RealClock};
@@ -33,12 +33,15 @@ pub(super) fn empty(name: &str, rate: u64, target: &NodeTarget) -> Result<()> {
     }
     without.apply(&Change::DeleteNode { node })?;
     for fs in &cluster.file_systems {
-        if let Some((_, nsd)) = cluster.metadata_places(&fs.nsds).iter().find(|it| it.0 == node) {
-            let nsd = cluster.nsd(*nsd).map_or_else(|| nsd.to_string(), |nsd| nsd.name.clone());
+        let left = without.fs(fs.id).map(|fs| fs.nsds.as_slice()).unwrap_or_default();
+        let [before, after] = [(&cluster, fs.nsds.as_slice()), (&without, left)]
+            .map(|(cluster, nsds)| voters_of(cluster.metadata_places(nsds).len()));
+        if after < before {
             let detail = format!(
-                "{name} is not emptied: {nsd} holds a copy of the metadata of {}, and such a disk \
-                 cannot be deleted in this version",
-                fs.name
+                "{name} is not emptied: it has a copy of the metadata of {}, and {after} of \
+                 {before} would be left that vote on it. First give {} an NSD with \
+                 usage=dataAndMetadata on another node with the role quorum (`strake disk add`)",
+                fs.name, fs.name
             );
             return Err(Error::new(ErrorKind::Invalid, detail));
         }
@@ -53,10 +56,16 @@ pub(super) fn empty(name: &str, rate: u64, target: &NodeTarget) -> Result<()> {
     Ok(())
 }
 
-/// A disk of the node that belongs to a file system.
+/// A disk of the node that belongs to a file system. Those with metadata come last, so that a copy
+/// does not move from disk to disk.
 fn in_use(cluster: &Cluster, name: &str) -> Result<Option<NsdRecord>> {
     let node = cluster.node_named(name)?.id;
-    Ok(cluster.nsds_of(node).find(|nsd| nsd.fs.is_some()).cloned())
+    let used = cluster.nsds_of(node).filter(|nsd| nsd.fs.is_some());
+    let has_copy = |nsd: &&NsdRecord| {
+        let fs = nsd.fs.and_then(|fs| cluster.fs(fs));
+        fs.is_some_and(|fs| cluster.metadata_places(&fs.nsds).contains(&(node, nsd.id)))
+    };
+    Ok(used.min_by_key(has_copy).cloned())
 }
 
 /// Has a disk leave its file system, and waits until it has.

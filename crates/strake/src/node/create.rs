@@ -1,7 +1,8 @@
 //! Makes NSDs and file systems: the part of the node that chooses and records, and each node's
 //! part, which writes to its own disks.
 
-use super::messages::{Described, FirstReplicas, FsWanted, NodeRequest};
+use super::messages::{Described, FsWanted, NewReplicas, NodeRequest};
+use super::metadata::replica_on;
 use super::replicas;
 use super::server::Node;
 use crate::assemble;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_crew::metadata;
 use strake_env::{Clock, RealClock};
-use strake_proto::{ByteCount, Code, Error, ErrorKind, PoolMap, Result};
+use strake_proto::{ByteCount, Code, Error, ErrorKind, NsdId, PoolMap, Result};
 use strake_replica::types::ReplicaId;
 use strake_store::Container;
 use strake_stripe::Placement;
@@ -108,7 +109,11 @@ impl Node {
                     .into(),
             );
         }
-        let metadata = Some(FirstReplicas { fs: record.id, places });
+        let replicas: BTreeSet<ReplicaId> =
+            places.iter().map(|(_, nsd)| replica_on(*nsd)).collect();
+        let voters = replicas::first_voters(&replicas).into_iter().map(|id| NsdId(id.0)).collect();
+        let nsds_with_it = places.into_iter().map(|(_, nsd)| nsd).collect();
+        let metadata = Some(NewReplicas { fs: record.id, nsds: nsds_with_it, voters });
         let nodes: BTreeSet<NodeNumber> = nsds.iter().map(|nsd| nsd.node).collect();
         for node in nodes {
             let nsds = nsds.iter().filter(|nsd| nsd.node == node).cloned().collect();
@@ -184,11 +189,11 @@ impl Node {
         config.nsd.iter().try_for_each(|nsd| assemble::clear_place(&dir, nsd))
     }
 
-    /// This node's part of `strake fs create`.
+    /// This node's part of `strake fs create` and `strake disk add`.
     pub(super) fn format_nsds(
         &self,
         nsds: &[NsdRecord],
-        metadata: Option<&FirstReplicas>,
+        metadata: Option<&NewReplicas>,
     ) -> Result<()> {
         let cluster = self.cluster();
         for nsd in nsds {
@@ -197,15 +202,11 @@ impl Node {
             }
         }
         let (dir, config) = self.place_of(nsds)?;
-        let nodes = metadata.iter().flat_map(|wanted| &wanted.places);
-        let nodes: BTreeSet<ReplicaId> = nodes.map(|(node, _)| ReplicaId(node.0)).collect();
-        let voters = replicas::first_voters(&nodes);
         let prepare = |container: &Container| {
-            let Some(FirstReplicas { fs, places }) = metadata else { return Ok(()) };
-            if !places.contains(&(self.file.id, container.superblock().nsd)) {
-                return Ok(());
-            }
-            let identity = metadata::identity(cluster.id, *fs, ReplicaId(self.file.id.0));
+            let nsd = container.superblock().nsd;
+            let Some(new) = metadata.filter(|new| new.nsds.contains(&nsd)) else { return Ok(()) };
+            let voters = new.voters.iter().map(|nsd| replica_on(*nsd)).collect();
+            let identity = metadata::identity(cluster.id, new.fs, replica_on(nsd));
             metadata::format(container, identity, &voters)
         };
         let formatted =

@@ -4,15 +4,22 @@
 //! The records come first. A node that is down meanwhile does its part when it learns of them. A
 //! file system that is made later begins with empty NSDs, whatever was left on them.
 
-use super::messages::NodeRequest;
+use super::messages::{NodeRequest, ReplicaState};
 use super::server::Node;
 use crate::backend::member::Member;
 use crate::cluster::{Change, Cluster, FsRecord, NodeNumber, NsdRecord};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+use strake_env::{Clock, RealClock};
 use strake_proto::{Error, ErrorKind, FsId, Result};
 use tracing::{info, warn};
+
+/// How long a node that is deleted may take to leave the group that keeps the records, and how
+/// often is looked.
+const LEAVE_MAX: Duration = Duration::from_secs(10);
+const LEAVE_STEP: Duration = Duration::from_millis(100);
 
 impl Node {
     /// Takes a file system out of the records for `strake fs delete`.
@@ -23,6 +30,24 @@ impl Node {
         self.serve_file_systems();
         info!(target: "node", "file system {fs} is deleted");
         Ok(record)
+    }
+
+    /// Takes a node out of the records for `strake node delete`, and waits until it votes no more:
+    /// another node may be stopped right after that. Returns the revision of the records.
+    pub(super) fn delete_node(self: &Arc<Node>, name: &str) -> Result<u64> {
+        let _alone = self.changing.lock();
+        let node = self.newest_records()?.node_named(name)?.id;
+        let revision = self.change(&Change::DeleteNode { node })?.revision;
+        let _wait = self.observe.waiters.enter("deleted node that votes", name.to_owned());
+        let end = RealClock.monotonic() + LEAVE_MAX;
+        let votes = |state: ReplicaState| {
+            state.members.is_empty() || state.members.iter().any(|it| it.node == node && it.votes)
+        };
+        // Without a majority it stays a voter until there is one. It is deleted all the same.
+        while RealClock.monotonic() < end && self.leading_replica().map_or(true, votes) {
+            RealClock.sleep(LEAVE_STEP);
+        }
+        Ok(revision)
     }
 
     /// Takes NSDs out of the records for `strake nsd delete`. Returns a sentence for each node

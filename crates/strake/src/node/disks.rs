@@ -10,11 +10,17 @@
 //!
 //! **Deleting.** The manager empties the NSD, and the metadata says how far that is. The rest is as
 //! above.
+//!
+//! **A copy of the metadata** moves meanwhile to another place. The NSD that will have it is made
+//! ready, and the records say that the old one is used for data alone. Then the old replica ends on
+//! its node, and the new one begins. It votes when it has the log. The old one is a member until
+//! then, so there are never fewer voters. An NSD leaves the records when it is no member any more.
 
-use super::messages::NodeRequest;
+use super::messages::{NewReplicas, NodeRequest};
+use super::replicas::voters_of;
 use super::server::Node;
 use crate::backend::member::Member;
-use crate::cluster::{Change, Cluster, FsRecord, NsdRecord};
+use crate::cluster::{Change, Cluster, FsRecord, NodeNumber, NsdRecord};
 use crate::data_dir::NodeConfig;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,8 +54,7 @@ impl Node {
         let old_record = cluster.nsd(old).ok_or(ErrorKind::NotFound)?;
         let new_record = free(&cluster, new)?;
         check_group(old_record, new_record)?;
-        check_holds_no_metadata(&cluster, record, old_record, "replaced")?;
-        check_metadata_stays(&cluster, record, new_record)?;
+        self.check_copy_moves(&cluster, fs, old_record, Some(new_record.id))?;
         self.bury_mounts(record, Vec::new())?;
         let crew = self.crew(fs)?;
         crew.manage(|manager| check_idle(&cluster, manager))?;
@@ -62,6 +67,7 @@ impl Node {
             self.take_back(&crew, fs, new_record.id);
             return Err(error);
         }
+        self.begin_moving_copy(fs, old_record);
         Ok(format!(
             "{} is being replaced by {new}, which is `up` in `strake disk list` when that is done",
             old_record.name
@@ -74,9 +80,7 @@ impl Node {
         let _alone = self.changing.lock();
         let mut cluster = self.newest_records()?;
         let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
-        for name in names {
-            check_metadata_stays(&cluster, record, free(&cluster, name)?)?;
-        }
+        names.iter().try_for_each(|name| free(&cluster, name).map(drop))?;
         self.bury_mounts(record, Vec::new())?;
         let crew = self.crew(fs)?;
         crew.manage(|manager| check_idle(&cluster, manager))?;
@@ -112,17 +116,68 @@ impl Node {
         let cluster = self.newest_records()?;
         let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
         let nsd = cluster.nsd(deletion.nsd).ok_or(ErrorKind::NotFound)?;
-        check_holds_no_metadata(&cluster, record, nsd, "deleted")?;
+        self.check_copy_moves(&cluster, fs, nsd, None)?;
         self.bury_mounts(record, Vec::new())?;
         let crew = self.crew(fs)?;
         crew.manage(|manager| check_idle(&cluster, manager))?;
         crew.manage(|manager| manager.delete_nsd(deletion))
             .map_err(|error| error.context(nsd.name.clone()))?;
+        self.begin_moving_copy(fs, nsd);
         Ok(format!(
             "{} is being deleted: what it holds gets places on the other disks. It is off \
              `strake disk list` when that is done",
             nsd.name
         ))
+    }
+
+    /// Refuses to take an NSD away whose copy of the metadata cannot be moved now. `coming` is an
+    /// NSD that the file system gets before.
+    fn check_copy_moves(
+        &self,
+        cluster: &Cluster,
+        fs: FsId,
+        nsd: &NsdRecord,
+        coming: Option<NsdId>,
+    ) -> Result<()> {
+        if !is_place(cluster, fs, nsd.id) {
+            return Ok(());
+        }
+        let attach = coming.map(|nsd| Change::AttachNsd { fs, nsd });
+        let leave = Change::KeepNoMetadata { nsd: nsd.id };
+        let changes: Vec<Change> = attach.into_iter().chain([leave]).collect();
+        check_voters_stay(cluster, fs, &changes, &nsd.name)?;
+        self.check_goes_on_without(fs, nsd.id)
+    }
+
+    /// [`Node::move_copy`], which is tried again later.
+    fn begin_moving_copy(self: &Arc<Node>, fs: FsId, nsd: &NsdRecord) {
+        if let Err(error) = self.move_copy(fs, nsd.id) {
+            warn!(target: "node", "the copy of the metadata on {} moves later: {error}", nsd.name);
+        }
+    }
+
+    /// Moves the copy of the metadata on an NSD that leaves, if it has one.
+    ///
+    /// # Errors
+    /// The records', and those of the node with the next place.
+    fn move_copy(self: &Arc<Node>, fs: FsId, nsd: NsdId) -> Result<()> {
+        if !is_place(&self.cluster(), fs, nsd) {
+            return Ok(());
+        }
+        let cluster = self.newest_records()?;
+        if !is_place(&cluster, fs, nsd) {
+            return Ok(());
+        }
+        let leave = Change::KeepNoMetadata { nsd };
+        check_voters_stay(&cluster, fs, std::slice::from_ref(&leave), &format!("NSD {nsd}"))?;
+        self.check_goes_on_without(fs, nsd)?;
+        for (node, nsd) in new_places(&cluster, fs, std::slice::from_ref(&leave))? {
+            self.ask::<()>(node, &NodeRequest::PrepareMetadata { fs, nsd })?;
+        }
+        info!(target: "node", "the copy of the metadata on NSD {nsd} moves");
+        self.change_at(Some(cluster.revision), &leave)?;
+        self.serve_file_systems();
+        Ok(())
     }
 
     /// Gives a file system an NSD that is free, made empty before, and waits until it answers. It
@@ -135,9 +190,13 @@ impl Node {
         cluster: &Cluster,
         used: u64,
     ) -> Result<()> {
-        let format = NodeRequest::FormatNsds { nsds: vec![nsd.clone()], metadata: None };
-        self.ask::<()>(nsd.node, &format)?;
         let attach = Change::AttachNsd { fs: fs.id, nsd: nsd.id };
+        let nsds = vec![nsd.id];
+        let metadata = new_places(cluster, fs.id, std::slice::from_ref(&attach))?
+            .contains(&(nsd.node, nsd.id))
+            .then_some(NewReplicas { fs: fs.id, nsds, voters: Vec::new() });
+        let format = NodeRequest::FormatNsds { nsds: vec![nsd.clone()], metadata };
+        self.ask::<()>(nsd.node, &format)?;
         let after = self.change_at(Some(cluster.revision), &attach)?;
         self.serve_file_systems();
         let record = after.fs(fs.id).ok_or(ErrorKind::Internal)?;
@@ -206,12 +265,20 @@ impl Node {
         crew.manage(Manager::resume_rebalance)?;
         let coming = pending.map(|(replacement, _)| replacement.new);
         let held = crew.manage(|manager| Ok(manager.nsds()))?;
+        let deletion = crew.manage(Manager::deletion)?.map(|(deletion, _)| deletion.nsd);
+        for leaving in pending.map(|(replacement, _)| replacement.old).into_iter().chain(deletion) {
+            self.move_copy(fs, leaving)?;
+        }
         let cluster = self.cluster();
         let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
         let is_used =
             |nsd: &NsdId| held.iter().any(|view| view.nsd == *nsd) || coming == Some(*nsd);
         let unused: Vec<NsdId> = record.nsds.iter().copied().filter(|nsd| !is_used(nsd)).collect();
         for nsd in unused {
+            self.move_copy(fs, nsd)?;
+            if self.keeps_metadata(fs, nsd) {
+                continue;
+            }
             info!(target: "node", "NSD {nsd} belongs to {} no more", record.name);
             self.take_back(&crew, fs, nsd);
         }
@@ -273,32 +340,40 @@ fn check_group(old: &NsdRecord, new: &NsdRecord) -> Result<()> {
     ))
 }
 
-/// Refuses to take away a disk with a copy of the metadata.
-fn check_holds_no_metadata(
-    cluster: &Cluster,
-    fs: &FsRecord,
-    nsd: &NsdRecord,
-    what: &str,
-) -> Result<()> {
-    match cluster.metadata_places(&fs.nsds).contains(&(nsd.node, nsd.id)) {
-        true => invalid(format!(
-            "{} holds a copy of the metadata: such a disk cannot be {what} in this version",
-            nsd.name
-        )),
-        false => Ok(()),
-    }
+/// The places of the metadata of a file system that come with these changes.
+fn new_places(cluster: &Cluster, fs: FsId, changes: &[Change]) -> Result<Vec<(NodeNumber, NsdId)>> {
+    let places = |cluster: &Cluster| {
+        let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
+        Ok::<_, Error>(cluster.metadata_places(&record.nsds))
+    };
+    let before = places(cluster)?;
+    let mut after = cluster.clone();
+    changes.iter().try_for_each(|change| after.apply(change))?;
+    Ok(places(&after)?.into_iter().filter(|place| !before.contains(place)).collect())
 }
 
-/// Refuses an NSD that would get a copy of the metadata, or take one from another NSD.
-fn check_metadata_stays(cluster: &Cluster, fs: &FsRecord, new: &NsdRecord) -> Result<()> {
-    let with_it: Vec<NsdId> = fs.nsds.iter().copied().chain([new.id]).collect();
-    if cluster.metadata_places(&with_it) == cluster.metadata_places(&fs.nsds) {
+/// Whether a copy of the metadata is to be on an NSD.
+fn is_place(cluster: &Cluster, fs: FsId, nsd: NsdId) -> bool {
+    let places = cluster.fs(fs).map(|fs| cluster.metadata_places(&fs.nsds)).unwrap_or_default();
+    places.iter().any(|(_, place)| *place == nsd)
+}
+
+/// Refuses if fewer nodes than before would vote on the metadata with these changes.
+fn check_voters_stay(cluster: &Cluster, fs: FsId, changes: &[Change], leaving: &str) -> Result<()> {
+    let count = |cluster: &Cluster| {
+        let places = cluster.fs(fs).map(|fs| cluster.metadata_places(&fs.nsds).len());
+        voters_of(places.unwrap_or_default())
+    };
+    let mut after = cluster.clone();
+    changes.iter().try_for_each(|change| after.apply(change))?;
+    let (before, after) = (count(cluster), count(&after));
+    if after >= before {
         return Ok(());
     }
     invalid(format!(
-        "NSD {} would hold a copy of the metadata, which is where it is for good in this version: \
-         make the NSD with usage=dataOnly",
-        new.name
+        "{leaving} holds a copy of the metadata, and no other NSD can take it: {after} of {before} \
+         would vote on it. First give the file system another NSD with usage=dataAndMetadata, on \
+         the same node or on another one with the role quorum (`strake disk add`)"
     ))
 }
 

@@ -15,6 +15,7 @@
 use super::messages::{NodeRequest, ReplicaState};
 use super::peer::introduce;
 use super::quorum::{self, Quorum, QuorumParts};
+use super::replicas::Find;
 use super::server::Node;
 use crate::cluster::machine::Entry;
 use crate::cluster::{Change, Cluster, NodeNumber};
@@ -51,12 +52,13 @@ impl Node {
         }
         let first = self.cluster();
         let of_publish = Arc::downgrade(self);
-        let (of_find, of_inbox) = (Arc::downgrade(self), Arc::downgrade(self));
+        let of_find = Arc::downgrade(self);
+        let find: Find = Arc::new(move |id| of_find.upgrade()?.place(NodeNumber(id.0)));
         let quorum = Quorum::start(QuorumParts {
             own: self.file.id,
             introduce: introduce(&self.own),
             disk: quorum::open_journal(&self.dir, &first)?,
-            find: Arc::new(move |id| of_find.upgrade()?.place(id)),
+            find: Arc::clone(&find),
             publish: Box::new(move |cluster| {
                 let Some(node) = of_publish.upgrade() else { return };
                 if let Err(error) = node.take_records(cluster) {
@@ -69,9 +71,7 @@ impl Node {
             config: quorum::config(self.file.id),
             first,
         })?;
-        let inbox = quorum.inbox(Arc::new(move |name| {
-            Some(of_inbox.upgrade()?.cluster().node_named(name).ok()?.id)
-        }));
+        let inbox = quorum.inbox(find);
         *self.quorum.lock() = Some(Arc::new(quorum));
         self.door.serve_replica(None, inbox)
     }

@@ -53,11 +53,7 @@ impl Node {
                 info!(target: "node", "{node} has joined at {address}");
                 encode(&cluster)
             }
-            LeaderRequest::DeleteNode { node } => {
-                let _alone = self.changing.lock();
-                let node = self.newest_records()?.node_named(node)?.id;
-                encode(&self.change(&Change::DeleteNode { node })?.revision)
-            }
+            LeaderRequest::DeleteNode { node } => encode(&self.delete_node(node)?),
             LeaderRequest::AskMounts { fs, request } => encode(&self.ask_mounts(fs, request)?),
             LeaderRequest::NodeStates => encode(&self.node_states()),
             LeaderRequest::CreateNsds { nsds, force } => encode(&self.create_nsds(nsds, *force)?),

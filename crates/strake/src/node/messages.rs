@@ -55,7 +55,14 @@ pub(crate) enum NodeRequest {
         nsds: Vec<NsdRecord>,
         /// If one of them is to hold metadata: for which file system.
         #[serde(default)]
-        metadata: Option<FirstReplicas>,
+        metadata: Option<NewReplicas>,
+    },
+    /// Make an NSD that is in use ready for a copy of the metadata.
+    PrepareMetadata {
+        /// The file system that it belongs to.
+        fs: FsId,
+        /// The NSD.
+        nsd: NsdId,
     },
     /// The records have changed.
     Follow {
@@ -413,13 +420,15 @@ impl LeaderRequest {
     }
 }
 
-/// The replicas of the metadata of a file system that is being made.
+/// New replicas of the metadata of a file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FirstReplicas {
+pub(crate) struct NewReplicas {
     /// The file system.
     pub(crate) fs: FsId,
-    /// The NSD of each node that has a replica.
-    pub(crate) places: Vec<(NodeNumber, NsdId)>,
+    /// The NSDs that have one each.
+    pub(crate) nsds: Vec<NsdId>,
+    /// Those that found the log. A replica that is none of them joins a log that is there.
+    pub(crate) voters: Vec<NsdId>,
 }
 
 /// The file system that a user wants.

@@ -3,11 +3,11 @@
 use super::create;
 use super::messages::MetadataState;
 use super::peer::introduce;
-use super::replicas::{self, Find, NumberOf};
+use super::replicas::{self, Find};
 use super::server::Node;
 use crate::assemble::give_root_directory;
-use crate::backend::member::PartsFor;
-use crate::cluster::{Cluster, FsRecord};
+use crate::backend::member::{Member, PartsFor};
+use crate::cluster::{Cluster, FsRecord, NodeNumber};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,35 +16,55 @@ use strake_crew::{Introduce, Lead, MetadataParts};
 use strake_env::{Clock, Links, RealClock};
 use strake_net::{ReplicaPort, WaitNames};
 use strake_proto::meta::Configuration;
-use strake_proto::{ErrorKind, FsId, Result};
+use strake_proto::{Error, ErrorKind, FsId, NsdId, Result};
 use strake_replica::Replica;
 use strake_replica::replica::Failure;
 use strake_replica::types::ReplicaId;
+use tracing::warn;
+
+/// The number of the replica on an NSD. Numbers of NSDs are never given twice, and an NSD that has
+/// lost its place never gets it back ([`Cluster::metadata_places`]), so no replica comes back
+/// without its log.
+pub(super) fn replica_on(nsd: NsdId) -> ReplicaId {
+    ReplicaId(nsd.0)
+}
+
+/// The node with the NSD that a replica is on.
+fn node_of(cluster: &Cluster, replica: ReplicaId) -> Option<NodeNumber> {
+    cluster.nsd(NsdId(replica.0)).map(|nsd| nsd.node)
+}
 
 impl Node {
+    /// The NSD with this node's part of the metadata of a file system, if it has one.
+    pub(super) fn metadata_place(&self, cluster: &Cluster, fs: &FsRecord) -> Option<NsdId> {
+        let mut places = cluster.metadata_places(&fs.nsds).into_iter();
+        places.find(|(node, _)| *node == self.file.id).map(|(_, nsd)| nsd)
+    }
+
     /// What this node needs for its part of the metadata of a file system, if it has one.
     pub(super) fn metadata_of(
         self: &Arc<Node>,
         cluster: &Cluster,
         fs: &FsRecord,
     ) -> Option<PartsFor> {
-        let places = cluster.metadata_places(&fs.nsds);
-        let (_, nsd) = *places.iter().find(|(node, _)| *node == self.file.id)?;
+        let nsd = self.metadata_place(cluster, fs)?;
         let weak = || Arc::downgrade(self);
-        let (of_find, of_name, of_begin) = (weak(), weak(), weak());
+        let (of_find, of_begin) = (weak(), weak());
         let id = fs.id;
         let peers = OtherNodes {
             fs: id,
             node: weak(),
-            find: Arc::new(move |node| of_find.upgrade()?.place(node)),
-            number_of: Arc::new(move |name| {
-                Some(of_name.upgrade()?.cluster().node_named(name).ok()?.id)
+            find: Arc::new(move |replica| {
+                let node = of_find.upgrade()?;
+                let number = node_of(&node.cluster.lock(), replica)?;
+                node.place(number)
             }),
+            own: replica_on(nsd),
             introduce: introduce(&self.own),
             waits: Arc::clone(&self.observe) as _,
             links: Arc::clone(&self.observe.links),
         };
-        let identity = metadata::identity(cluster.id, id, ReplicaId(self.file.id.0));
+        let identity = metadata::identity(cluster.id, id, replica_on(nsd));
         let bell = Arc::clone(&self.ended);
         Some(Box::new(move |container_of| MetadataParts {
             fs: id,
@@ -56,6 +76,76 @@ impl Node {
             begin: Box::new(move || of_begin.upgrade().ok_or(ErrorKind::Unreachable)?.begin(id)),
             bell,
         }))
+    }
+
+    /// Has this node's part of the metadata be where the records say.
+    pub(super) fn follow_place(
+        self: &Arc<Node>,
+        cluster: &Cluster,
+        fs: &FsRecord,
+        member: &mut Member,
+    ) {
+        let place = self.metadata_place(cluster, fs);
+        if place == member.metadata_place() {
+            return;
+        }
+        let parts = self.metadata_of(cluster, fs);
+        if let Err(error) = member.begin_metadata(parts, &self.door, &self.observe) {
+            warn!(target: "node", "the metadata of {}: {error}", fs.name);
+        }
+    }
+
+    /// Makes an NSD of this node ready for a replica that joins. It is in use, and what it has of
+    /// data stays. A leader tells the replica all else.
+    ///
+    /// # Errors
+    /// `Invalid` if it has the replica already; the disk's.
+    pub(super) fn prepare_metadata(&self, fs: FsId, nsd: NsdId) -> Result<()> {
+        let served = self.served.lock();
+        let cluster = self.cluster();
+        let record = cluster.fs(fs).ok_or(ErrorKind::NotFound)?;
+        if self.metadata_place(&cluster, record) == Some(nsd) {
+            let detail = format!("NSD {nsd} holds a copy of the metadata");
+            return Err(Error::new(ErrorKind::Invalid, detail));
+        }
+        let container = served.get(&fs).and_then(|member| member.container(nsd));
+        let container = container.ok_or_else(|| {
+            let detail = format!("NSD {nsd} on {} cannot be used", self.file.node);
+            Error::new(ErrorKind::Unreachable, detail)
+        })?;
+        let identity = metadata::identity(cluster.id, fs, replica_on(nsd));
+        metadata::format(&container, identity, &BTreeSet::new())
+    }
+
+    /// Whether the replica on an NSD is a member of the group that keeps the metadata, as this node
+    /// knows, which serves the file system.
+    pub(super) fn keeps_metadata(&self, fs: FsId, nsd: NsdId) -> bool {
+        let replica = self.served.lock().get(&fs).and_then(Member::replica);
+        replica.is_some_and(|replica| {
+            let members = replica.status().members;
+            members.iter().any(|member| member.id == replica_on(nsd))
+        })
+    }
+
+    /// Refuses to take the replica on an NSD away while the others are no majority.
+    ///
+    /// # Errors
+    /// `Busy`.
+    pub(super) fn check_goes_on_without(&self, fs: FsId, nsd: NsdId) -> Result<()> {
+        let replica = self.served.lock().get(&fs).and_then(Member::replica);
+        let members = replica.ok_or(ErrorKind::Unreachable)?.status().members;
+        let voters: Vec<_> = members.iter().filter(|member| member.is_voter).collect();
+        let others = voters.iter().filter(|it| it.id != replica_on(nsd) && it.is_heard).count();
+        if others > voters.len() / 2 {
+            return Ok(());
+        }
+        let detail = format!(
+            "NSD {nsd} holds a copy of the metadata, and {others} of {} that vote on it answer \
+             besides: a majority must. `strake node state` says which node is missing; with fewer \
+             than three nodes of the quorum one alone votes",
+            voters.len()
+        );
+        Err(Error::new(ErrorKind::Busy, detail))
     }
 
     /// What a crew of a file system begins with. The records are the newest ones: mounts that an
@@ -84,6 +174,7 @@ impl Node {
         let served = self.served.lock();
         let state = |fs: &FsRecord| {
             let replica = served.get(&fs.id)?.replica()?;
+            let replica = replicas::state(&replica, &|id| node_of(cluster, id));
             Some(MetadataState { fs: fs.name.clone(), serves: self.serves(fs.id), replica })
         };
         cluster.file_systems.iter().filter_map(state).collect()
@@ -110,8 +201,8 @@ impl Node {
 struct OtherNodes {
     fs: FsId,
     node: Weak<Node>,
+    own: ReplicaId,
     find: Find,
-    number_of: NumberOf,
     introduce: Introduce,
     waits: Arc<dyn WaitNames>,
     links: Arc<Links>,
@@ -125,21 +216,21 @@ impl Peers for OtherNodes {
     }
 
     fn inbox(&self, replica: &Arc<Replica>) -> Arc<dyn ReplicaPort> {
-        replicas::inbox(replica, Arc::clone(&self.number_of))
+        replicas::inbox(replica, Arc::clone(&self.find))
     }
 
     fn tend(&self, replica: &Replica, limit: Duration) -> std::result::Result<(), Box<Failure>> {
         let Some(node) = self.node.upgrade() else { return Ok(()) };
-        let (own, wanted) = (ReplicaId(node.file.id.0), wanted(&node, self.fs));
-        let kept = format!("the metadata of file system {} is kept", self.fs);
-        replicas::tend(replica, own, &wanted, &kept, limit)
+        let wanted = wanted(&node, self.fs);
+        let kept = format!("the metadata of file system {} is kept by NSDs", self.fs);
+        replicas::tend(replica, self.own, &wanted, &kept, limit)
     }
 }
 
-/// The nodes that are to have a replica of a file system's metadata.
+/// The replicas that there are to be of a file system's metadata.
 fn wanted(node: &Node, fs: FsId) -> BTreeSet<ReplicaId> {
     let cluster = node.cluster();
     let nsds = cluster.fs(fs).map(|fs| fs.nsds.clone()).unwrap_or_default();
     let places = cluster.metadata_places(&nsds).into_iter();
-    places.map(|(node, _)| ReplicaId(node.0)).collect()
+    places.map(|(_, nsd)| replica_on(nsd)).collect()
 }

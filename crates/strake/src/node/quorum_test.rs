@@ -66,6 +66,7 @@ impl World {
         let machine = self.nodes.get_mut(&number).expect("there is such a node");
         let own = NodeNumber(number);
         let places = Arc::clone(&self.places);
+        let find: Find = Arc::new(move |id| places.lock().get(&NodeNumber(id.0)).cloned());
         let config = Config {
             heartbeat: Duration::from_millis(40),
             election: Duration::from_millis(300),
@@ -77,7 +78,7 @@ impl World {
             own,
             introduce: introduce(&machine.credentials),
             disk: machine.disk.clone(),
-            find: Arc::new(move |id| places.lock().get(&id).cloned()),
+            find: Arc::clone(&find),
             publish: Box::new(|_| ()),
             waits: Arc::new(()),
             links: None,
@@ -89,9 +90,7 @@ impl World {
         let listener = Listener::bind(&Endpoint::Tcp(any)).expect("a port");
         let door = Door::open(listener, server, ServerOptions::new(7)).expect("threads");
         let Endpoint::Tcp(address) = *door.endpoint() else { panic!("a port of TCP") };
-        let number_of: NumberOf =
-            Arc::new(|name| name.strip_prefix('n')?.parse().ok().map(NodeNumber));
-        door.serve_replica(None, quorum.inbox(number_of)).expect("threads");
+        door.serve_replica(None, quorum.inbox(find)).expect("threads");
         let place = Place { node: name(number).parse().expect("a name"), address };
         self.places.lock().insert(own, place);
         machine.running = Some((door, quorum));

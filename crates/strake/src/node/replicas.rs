@@ -16,7 +16,7 @@ use strake_env::sync::Mutex;
 use strake_env::{Links, RealClock};
 use strake_net::{Endpoint, ProvenPeer, ReplicaPort, ReplicaWay, SessionEnv, WaitNames};
 use strake_proto::{Error, ErrorKind, FsId, Result};
-use strake_replica::core::{ChangeRefusal, RoleName};
+use strake_replica::core::{ChangeRefusal, MemberStatus, RoleName};
 use strake_replica::membership::{MEMBERS_MAX, Membership};
 use strake_replica::replica::Failure;
 use strake_replica::types::ReplicaId;
@@ -26,13 +26,14 @@ use tracing::{info, warn};
 /// More voters make each change wait for more disks.
 const VOTERS_MAX: usize = 7;
 
-/// Where a node is that may have a replica.
-pub(crate) type Find = Arc<dyn Fn(NodeNumber) -> Option<Place> + Send + Sync>;
-/// The number of the node of a name.
-pub(crate) type NumberOf = Arc<dyn Fn(&str) -> Option<NodeNumber> + Send + Sync>;
+/// Where the node is that has a replica, if one has it.
+pub(crate) type Find = Arc<dyn Fn(ReplicaId) -> Option<Place> + Send + Sync>;
 
-/// How a replica is.
-pub(crate) fn state(replica: &Replica) -> ReplicaState {
+/// How a replica is. `node_of` says which node has a replica.
+pub(crate) fn state(
+    replica: &Replica,
+    node_of: &dyn Fn(ReplicaId) -> Option<NodeNumber>,
+) -> ReplicaState {
     let status = replica.status();
     let role = match (&status.ended, status.role) {
         (Some(_), _) => "ended",
@@ -43,21 +44,23 @@ pub(crate) fn state(replica: &Replica) -> ReplicaState {
         (_, RoleName::Learner) => "learner",
         (_, RoleName::Lacking) => "lacking",
     };
-    let members = status.members.iter().map(|member| MemberState {
-        node: NodeNumber(member.id.0),
-        votes: member.is_voter,
-        agrees: member.agrees.0,
-        behind: member.lag,
-        is_heard: member.is_heard,
-    });
+    let member = |member: &MemberStatus| {
+        Some(MemberState {
+            node: node_of(member.id)?,
+            votes: member.is_voter,
+            agrees: member.agrees.0,
+            behind: member.lag,
+            is_heard: member.is_heard,
+        })
+    };
     ReplicaState {
         role: role.to_owned(),
-        leader: status.leader.map(|id| NodeNumber(id.0)),
+        leader: status.leader.and_then(node_of),
         term: status.term.0,
         last: status.last.position.0,
         last_term: status.last.term.0,
         applied: status.applied.0,
-        members: members.collect(),
+        members: status.members.iter().filter_map(member).collect(),
         fault: status.ended.map(|reason| reason.to_string()),
     }
 }
@@ -91,7 +94,7 @@ pub(crate) fn tend(
                 ids.join(", ")
             };
             let (voters, learners) = (shown(&voters), shown(&learners));
-            info!(target: "node", "{kept} by nodes {voters}; learners: {learners}");
+            info!(target: "node", "{kept} {voters}; learners: {learners}");
             Ok(())
         }
         // It goes on by itself, or when the log has arrived.
@@ -100,15 +103,20 @@ pub(crate) fn tend(
     }
 }
 
-/// The voters among nodes that have no log yet: an odd number of them, the first ones.
-pub(crate) fn first_voters(nodes: &BTreeSet<ReplicaId>) -> BTreeSet<ReplicaId> {
-    let count = nodes.len().min(VOTERS_MAX);
-    nodes.iter().copied().take(count - usize::from(count > 0 && count.is_multiple_of(2))).collect()
+/// So many of so many replicas vote: an odd number, but for none.
+pub(crate) fn voters_of(count: usize) -> usize {
+    let count = count.min(VOTERS_MAX);
+    count - usize::from(count > 0 && count.is_multiple_of(2))
+}
+
+/// The voters among replicas that have no log yet: the first ones.
+pub(crate) fn first_voters(replicas: &BTreeSet<ReplicaId>) -> BTreeSet<ReplicaId> {
+    replicas.iter().copied().take(voters_of(replicas.len())).collect()
 }
 
 /// Takes messages of other replicas for this one.
-pub(crate) fn inbox(replica: &Arc<Replica>, number_of: NumberOf) -> Arc<dyn ReplicaPort> {
-    Arc::new(Inbox { replica: Arc::clone(replica), number_of })
+pub(crate) fn inbox(replica: &Arc<Replica>, find: Find) -> Arc<dyn ReplicaPort> {
+    Arc::new(Inbox { replica: Arc::clone(replica), find })
 }
 
 /// Voters and learners.
@@ -116,6 +124,7 @@ type Members = (BTreeSet<ReplicaId>, BTreeSet<ReplicaId>);
 
 /// The members to come: an odd number of voters, the others of the `wanted` as learners. `None` if
 /// they are as they should be. Who votes goes on voting, and a learner may vote when it is near.
+/// Until then a voter that is to leave stays, so that there are not fewer of them meanwhile.
 pub(super) fn next_members(
     own: ReplicaId,
     wanted: &BTreeSet<ReplicaId>,
@@ -129,8 +138,10 @@ pub(super) fn next_members(
     let may_vote = |id: &ReplicaId| votes(*id) || (now.learners.contains(id) && is_near(*id));
     let mut able: Vec<ReplicaId> = wanted.iter().copied().filter(may_vote).collect();
     able.sort_by_key(|&id| (id != own, !votes(id), id));
-    let count = able.len().min(VOTERS_MAX);
-    able.truncate(count.saturating_sub(usize::from(count.is_multiple_of(2))));
+    let missing = voters_of(wanted.len()).saturating_sub(able.len());
+    let leaving = now.voters.iter().copied().filter(|id| !wanted.contains(id));
+    able.extend(leaving.take(missing));
+    able.truncate(voters_of(able.len()));
     let voters: BTreeSet<ReplicaId> = able.into_iter().collect();
     if voters.is_empty() {
         return None;
@@ -142,20 +153,17 @@ pub(super) fn next_members(
     (!is_so).then_some((voters, learners))
 }
 
-/// Hands in messages of other replicas under the number of the node that sent them.
+/// Hands in messages of other replicas, if the node that sent them has the replica that they name.
 struct Inbox {
     replica: Arc<Replica>,
-    number_of: NumberOf,
+    find: Find,
 }
 
 impl ReplicaPort for Inbox {
     fn deliver(&self, peer: &ProvenPeer, message: &[u8]) -> Result<()> {
-        let number = peer.node().and_then(|name| (self.number_of)(name.as_str()));
-        let from = number.ok_or_else(|| {
-            Error::new(ErrorKind::Access, format!("{peer} is no node of the cluster"))
-        })?;
+        let is_there = |id| (self.find)(id).is_some_and(|place| peer.node() == Some(&place.node));
         self.replica
-            .deliver(ReplicaId(from.0), message)
+            .deliver(is_there, message)
             .map_err(|error| Error::new(ErrorKind::Corrupt, error.to_string()))
     }
 }
@@ -204,7 +212,7 @@ impl metadata::Ways for Ways {
 
 impl Transport for Ways {
     fn send(&self, to: ReplicaId, message: Vec<u8>) {
-        let place = (self.find)(NodeNumber(to.0));
+        let place = (self.find)(to);
         let mut open = self.open.lock();
         let Some(place) = place else {
             open.remove(&to);
@@ -213,7 +221,7 @@ impl Transport for Ways {
         if open.get(&to).is_none_or(|(before, _)| *before != place) {
             match self.way_to(&place) {
                 Ok(way) => drop(open.insert(to, (place, way))),
-                Err(error) => return warn!(target: "node", "no way to node {}: {error}", to.0),
+                Err(error) => return warn!(target: "node", "no way to {}: {error}", place.node),
             }
         }
         if let Some((_, way)) = open.get(&to) {
@@ -266,6 +274,9 @@ mod tests {
         assert_eq!(next(&[1, 3, 4], &members(&[1, 2, 3], &[4]), &[4]), new(&[1, 3, 4], &[]));
         assert_eq!(next(&[1, 3], &members(&[1, 2, 3], &[]), &[]), new(&[1], &[]));
         assert_eq!(next(&[1, 3], &members(&[1], &[]), &[]), new(&[1], &[3]), "it learns again");
+        let kept = next(&[1, 3, 4], &members(&[1, 2, 3], &[]), &[]);
+        assert_eq!(kept, new(&[1, 2, 3], &[4]), "one that leaves stays until another has the log");
+        assert_eq!(next(&[1, 3, 4], &members(&[1, 2, 3], &[4]), &[]), None, "it has not");
         let own_end = next(&[2, 3], &members(&[1, 2, 3], &[]), &[]);
         assert_eq!(own_end, new(&[2], &[]), "it is deleted itself");
         assert_eq!(next(&[], &members(&[1], &[]), &[]), None, "somebody must keep the log");

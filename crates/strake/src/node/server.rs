@@ -364,6 +364,7 @@ impl Node {
             let config = self.config_of(&cluster, fs);
             if let Some(member) = served.get_mut(&fs.id) {
                 self.follow_list(fs, config, member);
+                self.follow_place(&cluster, fs, member);
                 continue;
             }
             if config.nsd.is_empty() {
@@ -514,6 +515,7 @@ impl Node {
             NodeRequest::Stop { force } => self.stop(*force),
             NodeRequest::MakeNsds { nsds, force } => encode(&self.make_nsds(nsds, *force)?),
             NodeRequest::DropNsds { nsds } => encode(&self.drop_nsds(nsds)?),
+            NodeRequest::PrepareMetadata { fs, nsd } => encode(&self.prepare_metadata(*fs, *nsd)?),
             NodeRequest::FormatNsds { nsds, metadata } => {
                 encode(&self.format_nsds(nsds, metadata.as_ref())?)
             }
