@@ -89,7 +89,7 @@ impl Array {
         })?;
         let mut set = NsdSet::new(
             configuration.pool,
-            usize::from(configuration.code.parity),
+            configuration.code,
             nsds,
             meta,
             client,

@@ -51,7 +51,7 @@ use strake_proto::{
     BlockIndex, ClientId, Code, Error, ErrorKind, FsId, LayoutVersion, MapVersion, NsdId,
     ObjectLayout, PoolMap, Result, SlotIndex, StripKey,
 };
-use strake_stripe::{Placement, StripeSlots};
+use strake_stripe::{Placement, StripeSlots, strips_at_most};
 
 use strake_env::Clock;
 
@@ -111,9 +111,9 @@ strake_env::lock_names! {
 pub struct NsdSet {
     slots: Slots,
     pool: RwLock<PoolMap>,
-    /// The most NSDs that may have missed writes at one time: the P of the code. With more, their
-    /// strips would be needed to rebuild each other.
-    tolerance: usize,
+    /// Says how many strips of a stripe may have missed writes at one time ([`NsdSet::tolerates`]).
+    /// With more, they would be needed to rebuild each other.
+    code: Code,
     map: AtomicU64,
     fs: FsId,
     meta: Arc<dyn MetaPort>,
@@ -243,7 +243,7 @@ impl NsdSet {
     /// The slots of `pool`, with a port for each NSD that can be reached.
     pub fn new(
         pool: PoolMap,
-        tolerance: usize,
+        code: Code,
         ports: Vec<(SlotIndex, Option<Arc<dyn NsdPort>>)>,
         meta: Arc<dyn MetaPort>,
         client: ClientId,
@@ -264,7 +264,7 @@ impl NsdSet {
             deleted: RwLock::new(deleted),
             map: AtomicU64::new(pool.version.0),
             pool: RwLock::new(pool),
-            tolerance,
+            code,
             fs: FsId(1),
             meta,
             client,
@@ -531,7 +531,8 @@ impl NsdSet {
         if entry.noted.load(Ordering::Acquire) || self.deleted.read().contains(&slot) {
             return Ok(());
         }
-        if self.noted_count() >= self.tolerance {
+        let noted = self.slots().filter(|other| *other == slot || self.is_noted(*other));
+        if !self.tolerates(&noted.collect::<Vec<_>>()) {
             let detail = "more NSDs are away than the code tolerates: bring them back";
             return Err(Error::new(ErrorKind::Io, detail));
         }
@@ -554,8 +555,11 @@ impl NsdSet {
         self.set_availability(slot, NsdAvailability::Unrecovered);
     }
 
-    fn noted_count(&self) -> usize {
-        self.slots().filter(|slot| self.is_noted(*slot)).count()
+    /// Whether every stripe can be read without these slots: they are no more than the code's
+    /// parity, or belong to a failure group that has no more strips of any stripe.
+    pub fn tolerates(&self, away: &[SlotIndex]) -> bool {
+        let parity = usize::from(self.code.parity);
+        away.len() <= parity || strips_at_most(&self.pool.read(), self.code, away) <= parity
     }
 
     /// Notes all NSDs that are away at the start, if the others suffice. Recovery has not seen
@@ -564,7 +568,7 @@ impl NsdSet {
     pub fn note_missing(&self) -> Result<()> {
         let missing: Vec<SlotIndex> =
             self.slots().filter(|slot| !self.availability(*slot).readable()).collect();
-        if missing.len() > self.tolerance {
+        if !self.tolerates(&missing) {
             return Ok(());
         }
         missing.into_iter().try_for_each(|slot| {

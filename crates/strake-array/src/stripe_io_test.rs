@@ -56,7 +56,7 @@ fn io_over(nsds: &[Arc<MemoryNsd>], notes: &Arc<Notes>, grant: u64) -> StripeIo 
         .collect();
     let set = NsdSet::new(
         pool(nsds.len() as u16),
-        3,
+        Code { data: 1, parity: 3 },
         ports,
         Arc::clone(notes) as Arc<dyn MetaPort>,
         ClientId(1),

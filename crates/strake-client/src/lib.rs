@@ -97,6 +97,8 @@ mod full_crash_test;
 #[cfg(test)]
 mod full_test;
 #[cfg(test)]
+mod groups_test;
+#[cfg(test)]
 mod known_test;
 #[cfg(test)]
 mod late_mount_test;

@@ -75,8 +75,19 @@ impl Rig {
 
     pub(crate) fn with_block_size(code: &str, count: u16, block_size: u32) -> Rig {
         let code: Code = code.parse().expect("a code");
+        Rig::of(count, Configuration { block_size, ..configuration(code, count) })
+    }
+
+    /// With so many NSDs in each failure group.
+    pub(crate) fn in_groups(code: &str, count: u16, group: u16) -> Rig {
+        let code: Code = code.parse().expect("a code");
+        let group_of = |at: u16| (NsdId(u32::from(at) + 1), u32::from(at / group));
+        let pool = PoolMap::new((0..count).map(group_of));
+        Rig::of(count, Configuration { pool, ..configuration(code, count) })
+    }
+
+    fn of(count: u16, configuration: Configuration) -> Rig {
         let meta = CrashMeta::new();
-        let configuration = Configuration { block_size, ..configuration(code, count) };
         let format = MetaOp::Format(Box::new(configuration));
         let time = Timestamp { seconds: 1_000, nanos: 0 };
         let entry = MetaEntry { client: ClientId(1), sequence: 0, time, op: format };

@@ -16,4 +16,4 @@ pub mod placement;
 
 pub use checksum::{ChecksumSeed, first_bad_unit, strip_checksums};
 pub use code::StripeCode;
-pub use placement::{Placement, StripeSlots};
+pub use placement::{Placement, StripeSlots, strips_at_most};

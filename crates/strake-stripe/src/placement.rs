@@ -38,7 +38,9 @@
 //! Decision record 0004.
 
 use crate::code::WIDTH_MAX;
-use strake_proto::{BlockIndex, Code, Error, ErrorKind, LayoutMap, ObjectId, Result, SlotIndex};
+use strake_proto::{
+    BlockIndex, Code, Error, ErrorKind, LayoutMap, ObjectId, PoolMap, Result, SlotIndex,
+};
 
 /// A placement over at most this many slots needs no memory from the heap.
 const STACK_SLOTS: usize = 128;
@@ -265,6 +267,25 @@ impl Placement {
         let in_group = |slot: &&SlotIndex| self.members.contains(&(**slot, group));
         stripe.iter().filter(|slot| !deleted.contains(slot)).filter(in_group).count()
     }
+}
+
+/// The most strips that a stripe can have on these slots, whatever layout of the pool its object
+/// has. A failure group counts for no more than the limit that placement keeps. So a machine with
+/// many disks counts as its group, and not as so many losses.
+pub fn strips_at_most(pool: &PoolMap, code: Code, slots: &[SlotIndex]) -> usize {
+    let deleted = pool.deleted();
+    let of_layout = |layout: &LayoutMap| {
+        let is_meant = |(slot, _): &&(SlotIndex, u32)| slots.contains(slot);
+        let mut groups: Vec<u32> =
+            layout.members.iter().filter(is_meant).map(|(_, group)| *group).collect();
+        groups.sort_unstable();
+        // Strips of deleted slots may lie closer together than placement would put them.
+        let placement = Placement::new(layout, code).ok();
+        let placement = placement.filter(|placement| placement.can_delete(&deleted));
+        let limit = placement.map_or(usize::MAX, |placement| placement.group_limit);
+        groups.chunk_by(|one, other| one == other).map(|group| group.len().min(limit)).sum()
+    };
+    pool.layouts.iter().map(of_layout).max().unwrap_or(slots.len())
 }
 
 /// Runs of one failure group in members ordered by group.

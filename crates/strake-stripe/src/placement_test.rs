@@ -2,7 +2,8 @@
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
-use strake_proto::LayoutVersion;
+use strake_proto::layout::NsdStatus;
+use strake_proto::{LayoutVersion, NsdId};
 
 /// A layout with one group per entry of `sizes`, slots dealt out in turn.
 fn layout(sizes: &[usize]) -> LayoutMap {
@@ -255,6 +256,49 @@ fn where_slots_can_be_deleted_every_strip_has_a_place_and_the_group_rule_holds()
         }
     }
     assert!(can > 100 && cannot > 20, "both are met: {can} and {cannot}");
+}
+
+/// No stripe has more strips on some slots than is said, and it is said of a whole failure group
+/// what its limit is.
+#[test]
+fn slots_have_no_more_strips_of_a_stripe_than_is_said() {
+    let (mut exact, mut less) = (0, 0);
+    for (name, code) in Code::ALL {
+        for (round, layout) in layouts(code.width(), 53).into_iter().enumerate() {
+            let mut draw = Draw::new(round as u64);
+            let mut pool = PoolMap::new(
+                layout.members.iter().map(|(slot, group)| (NsdId(u32::from(slot.0) + 1), *group)),
+            );
+            let mut slots: Vec<SlotIndex> = layout.members.iter().map(|it| it.0).collect();
+            draw.shuffle(&mut slots);
+            let deleted = slots.split_off(slots.len() - draw.below(3).min(slots.len() - 1));
+            for (order, slot) in (0..).zip(&deleted) {
+                pool.slots[usize::from(slot.0)].state.status = NsdStatus::Deleted { order };
+            }
+            let placement = Placement::new(&layout, code).expect("wide enough");
+            let group = layout.members[draw.below(layout.members.len())].1;
+            let whole: Vec<SlotIndex> =
+                layout.members.iter().filter(|it| it.1 == group).map(|it| it.0).collect();
+            slots.truncate(1 + draw.below(5));
+            for away in [&slots, &whole] {
+                let said = strips_at_most(&pool, code, away);
+                assert!(said <= away.len());
+                let mut most = 0;
+                for block in (0..60).map(BlockIndex) {
+                    let mut stripe = placement.stripe(ObjectId(7), block);
+                    placement.substitute(ObjectId(7), block, &mut stripe, &deleted);
+                    most = most.max(stripe.iter().filter(|slot| away.contains(slot)).count());
+                }
+                assert!(most <= said, "{name} {layout:?} {deleted:?} {away:?}: {most} of {said}");
+                *(if most == said { &mut exact } else { &mut less }) += 1;
+            }
+            if placement.can_delete(&deleted) {
+                let limit = placement.group_limit().min(whole.len());
+                assert_eq!(strips_at_most(&pool, code, &whole), limit, "{name} {layout:?}");
+            }
+        }
+    }
+    assert!(exact > less, "it says little: {exact} are reached, {less} are not");
 }
 
 #[test]

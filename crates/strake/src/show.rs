@@ -3,8 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 use strake_proto::layout::{NsdAvailability, NsdStatus};
-use strake_proto::{ByteCount, Code};
+use strake_proto::{ByteCount, Code, NsdId, PoolMap, SlotIndex};
 use strake_report::Table;
+use strake_stripe::strips_at_most;
 
 /// A file system, its settings and disks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -110,7 +111,7 @@ impl Show {
         };
         let missing: Vec<&ShowNsd> = self.nsds.iter().filter(is_missing).collect();
         let tolerated = usize::from(code.parity);
-        if missing.len() <= tolerated {
+        if self.strips_missing(code) <= tolerated {
             return None;
         }
         let named = missing.iter().map(|nsd| format!("{} ({})", nsd.name, nsd.path));
@@ -121,6 +122,18 @@ impl Show {
             missing.len(),
             named.collect::<Vec<_>>().join(", ")
         ))
+    }
+
+    /// The most strips of a stripe that can be on missing disks. The disks of one failure group
+    /// have no more than placement gives a group.
+    pub(crate) fn strips_missing(&self, code: Code) -> usize {
+        let all = self.nsds.iter().map(|nsd| (NsdId(nsd.id), nsd.failure_group));
+        let is_missing = |(_, nsd): &(SlotIndex, &ShowNsd)| {
+            matches!(nsd.availability, NsdAvailability::Down | NsdAvailability::Unrecovered)
+        };
+        let missing = (0..).map(SlotIndex).zip(&self.nsds).filter(is_missing);
+        let missing: Vec<SlotIndex> = missing.map(|(slot, _)| slot).collect();
+        strips_at_most(&PoolMap::new(all), code, &missing)
     }
 
     /// A sentence about what did not come in time, if anything did not.
@@ -351,26 +364,29 @@ mod tests {
 
     #[test]
     fn more_missing_disks_than_tolerated_are_named_and_fewer_are_not() {
-        let nsd = |id: u32, availability: NsdAvailability| {
-            json!({ "id": id, "name": format!("nsd{id}"), "path": format!("/srv/nsd{id}"),
-                    "failureGroup": id, "holdsMetadata": false, "status": NsdStatus::Ready,
-                    "availability": availability, "badStrips": 0, "repairedStrips": 0 })
-        };
-        let show = |missing: u32| -> Show {
+        let show = |missing: u32, group: u32| -> Show {
+            let nsd = |id: u32, availability: NsdAvailability| {
+                json!({ "id": id, "name": format!("nsd{id}"), "path": format!("/srv/nsd{id}"),
+                        "failureGroup": (id - 1) / group, "holdsMetadata": false,
+                        "status": NsdStatus::Ready, "availability": availability, "badStrips": 0,
+                        "repairedStrips": 0 })
+            };
             let is = |id| match id <= missing {
                 true if id == 1 => NsdAvailability::Unrecovered,
                 true => NsdAvailability::Down,
                 false => NsdAvailability::Up,
             };
-            let nsds: Vec<_> = (1..=6).map(|id| nsd(id, is(id))).collect();
+            let nsds: Vec<_> = (1..=9).map(|id| nsd(id, is(id))).collect();
             let value = json!({ "name": "a", "cluster": "", "code": "4+2p", "blockSize": 0,
                 "createdSeconds": 0, "mount": "", "data": "", "pid": 0, "node": "",
                 "formatVersion": 1, "version": "", "usableBytes": 0, "freeBytes": 0, "inodes": 0,
                 "settings": [], "nsds": nsds });
             serde_json::from_value(value).expect("a show")
         };
-        assert_eq!(show(2).warning(), None);
-        let warning = show(3).warning().expect("too many");
+        assert_eq!(show(2, 1).warning(), None);
+        assert_eq!(show(3, 3).warning(), None, "no stripe has more than two strips in a group");
+        assert!(show(4, 3).warning().is_some(), "one of another group");
+        let warning = show(3, 1).warning().expect("too many");
         for word in ["3 disks", "4+2p tolerates 2", "nsd1 (/srv/nsd1)", "nsd2", "nsd3", "EIO"] {
             assert!(warning.contains(word), "{warning}");
         }

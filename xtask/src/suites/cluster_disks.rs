@@ -2,14 +2,15 @@
 //! writes on two of them.
 //!
 //! 1. A disk is added. Files that are made then lie there, too, and are whole on every mount.
-//! 2. A disk is lost. What cannot take its place is refused with exit code 2: an NSD that does not
+//! 2. A node with two disks is away for a while, which is one loss and not two.
+//! 3. A disk is lost. What cannot take its place is refused with exit code 2: an NSD that does not
 //!    exist, one that is in use, one of another failure group, one that is too small.
-//! 3. A new NSD takes its place. While it is filled, the node that serves is killed, and the mount
+//! 4. A new NSD takes its place. While it is filled, the node that serves is killed, and the mount
 //!    of the third node is killed. The new disk is `up` in the end, and the lost one is free.
-//! 4. A disk that can be read is deleted. The node that serves is killed meanwhile, and the next
+//! 5. A disk that can be read is deleted. The node that serves is killed meanwhile, and the next
 //!    one goes on. The disk is free in the end.
-//! 5. A node that has only disks is emptied and leaves the cluster.
-//! 6. Every file is whole on every mount, `fs check` is clean, and a scrub finds nothing.
+//! 6. A node that has only disks is emptied and leaves the cluster.
+//! 7. Every file is whole on every mount, `fs check` is clean, and a scrub finds nothing.
 
 use super::checks::Checks;
 use super::cluster_first::{FIO_SECONDS_MAX, NODES, Place, make_nodes, make_nsds, with};
@@ -59,6 +60,7 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
             .into_iter()
             .collect();
         let story = a_disk_that_comes(place, checks)
+            .and_then(|()| a_node_away(place, checks))
             .and_then(|()| a_lost_disk(place, checks))
             .and_then(|()| a_disk_that_goes(place, checks))
             .and_then(|()| a_node_that_goes(place, checks));
@@ -124,6 +126,26 @@ fn a_disk_that_comes(place: &Place<'_>, checks: &mut Checks) -> Result<(), Strin
     });
     checks.record("files are moved although the serving node is killed", moved);
     checks.record("every disk is up", wait_for(place, "a1", |row| row.contains(" up ")));
+    Ok(())
+}
+
+/// The disks of a node are one failure group, of which no stripe has two strips.
+fn a_node_away(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    place.kill("n3")?;
+    for file in [0, 1] {
+        write(place, file)?;
+    }
+    for disk in ["m3", "d3"] {
+        wait_for(place, disk, |row| row.contains(" unrecovered "))?;
+    }
+    for node in ["n1", "n2"] {
+        let found = (0..FILES).try_for_each(|file| verify(place, node, file));
+        checks.record(&format!("every file is whole on {node} without the disks of n3"), found);
+    }
+    place.succeeds("start", place.on("n3", "node start"))?;
+    for disk in ["m3", "d3"] {
+        checks.record(&format!("{disk} is up"), wait_for(place, disk, |row| row.contains(" up ")));
+    }
     Ok(())
 }
 

@@ -58,7 +58,8 @@ fn a_word_that_the_manager_forgot_on_its_way_is_said_again() {
     let meta = Arc::new(Slow { known, words: AtomicUsize::new(0), begun, goes_on });
     let port = Arc::clone(&meta) as Arc<dyn MetaPort>;
     let clock = Arc::new(ManualClock::default());
-    let mut set = NsdSet::new(pool, 1, Vec::new(), port, ClientId(5), clock);
+    let mut set =
+        NsdSet::new(pool, Code { data: 1, parity: 1 }, Vec::new(), port, ClientId(5), clock);
     set.use_grants(1);
     let set = &set;
     strake_env::thread::scope(|scope| {

@@ -108,8 +108,7 @@ impl World {
         let port = |nsd: &Arc<Floored>| Some(Arc::clone(nsd) as Arc<dyn NsdPort>);
         let ports = (0..).map(SlotIndex).zip(nsds.iter().map(port)).collect();
         let (meta, clock) = (Arc::clone(&maps) as Arc<dyn MetaPort>, ManualClock::default());
-        let tolerance = usize::from(code.parity);
-        let set = NsdSet::new(pool, tolerance, ports, meta, ClientId(3), Arc::new(clock));
+        let set = NsdSet::new(pool, code, ports, meta, ClientId(3), Arc::new(clock));
         let fan = FanOut::new("strips", 2).expect("threads");
         let io = StripeIo::new(Arc::new(set), fan, Versions::new(GrantNumber(1)));
         World { maps, nsds, io, layout }

@@ -63,7 +63,7 @@ impl NsdSet {
 
     /// Whether no NSD may miss anything, so that nothing is kept about missed writes.
     pub(crate) fn tolerates_none(&self) -> bool {
-        self.tolerance == 0
+        self.code.parity == 0
     }
 
     /// Distrusts the table of every NSD that is not up just now.

@@ -160,8 +160,8 @@ impl NsdSet {
         let _alone = self.gate.write();
         let serial = self.noting.lock();
         let old = self.nsd(slot);
-        let away = self.noted_count() - usize::from(self.is_noted(slot));
-        if away >= self.tolerance {
+        let away = self.slots().filter(|other| *other == slot || self.is_noted(*other));
+        if !self.tolerates(&away.collect::<Vec<_>>()) {
             let detail = "more NSDs are away than the code tolerates: bring them back first";
             return Err(Error::new(ErrorKind::Io, detail));
         }

@@ -69,7 +69,7 @@ impl StripeIo {
         floor: &dyn Fn(BlockIndex) -> Version,
     ) -> Result<BTreeMap<BlockIndex, (Version, u32)>> {
         let mut found: BTreeMap<BlockIndex, (Version, u32)> = BTreeMap::new();
-        for slot in self.readable(layout)? {
+        for slot in self.readable()? {
             self.list_if_there(slot, layout, range, PAGE, &mut |entry| {
                 let header = &entry.header;
                 if header.version >= floor(entry.key.block) && self.counts(layout, slot, entry) {
@@ -90,7 +90,7 @@ impl StripeIo {
         floor: &dyn Fn(BlockIndex) -> Version,
     ) -> Result<Option<BlockIndex>> {
         let mut first: Option<BlockIndex> = None;
-        for slot in self.readable(layout)? {
+        for slot in self.readable()? {
             let until = first.unwrap_or(to);
             self.list_if_there(slot, layout, (from, until), 16, &mut |entry| {
                 let counts = entry.header.version >= floor(entry.key.block)
@@ -209,7 +209,7 @@ impl StripeIo {
         match self.list_slot((slot, Place::Current), layout.object, range, page, visit) {
             Err(error) if crate::nsds::is_nsd_fault(error.kind()) => {
                 self.nsds().fail(slot);
-                self.readable(layout).map(|_| ())
+                self.readable().map(|_| ())
             }
             result => result,
         }
@@ -217,10 +217,10 @@ impl StripeIo {
 
     /// The NSDs that can be read, provided that together they know of every block: each block has
     /// strips on at least P+1 NSDs.
-    fn readable(&self, layout: &ObjectLayout) -> Result<Vec<SlotIndex>> {
+    fn readable(&self) -> Result<Vec<SlotIndex>> {
         let (there, away): (Vec<_>, Vec<_>) =
             self.nsds().slots().partition(|slot| self.nsds().availability(*slot).readable());
-        if away.len() > usize::from(layout.code.parity) {
+        if !self.nsds().tolerates(&away) {
             let detail = "too many NSDs are away to tell which blocks a file has";
             return Err(Error::new(ErrorKind::Io, detail));
         }

@@ -20,7 +20,8 @@ use std::time::Duration;
 use strake_array::nsds::OfDeletion;
 use strake_proto::layout::{NsdAvailability, NsdState};
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaQuery, MetaReply};
-use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result};
+use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result, SlotIndex};
+use strake_stripe::strips_at_most;
 use strake_token::message::Reply;
 
 /// A client that has not followed a change is told again after that long.
@@ -117,8 +118,10 @@ impl TokenService {
         let known = self.configuration()?;
         let is_out = |state: NsdState| state.availability != NsdAvailability::Up;
         // Nothing is on a deleted NSD.
-        let others = known.pool.live().filter(|(_, slot)| slot.nsd != nsd && is_out(slot.state));
-        if others.count() >= usize::from(known.code.parity) {
+        let away = known.pool.live().filter(|(_, slot)| slot.nsd == nsd || is_out(slot.state));
+        let away: Vec<SlotIndex> = away.map(|(at, _)| at).collect();
+        let parity = usize::from(known.code.parity);
+        if away.len() > parity && strips_at_most(&known.pool, known.code, &away) > parity {
             let detail = "more NSDs are away than the code tolerates: bring them back";
             return Err(Error::new(ErrorKind::Io, detail));
         }

@@ -102,18 +102,17 @@ impl Facts<'_> {
 
     fn nsd(&self, nsd: &ShowNsd) -> Component {
         let with = |event, text: String| Component::with(&*nsd.name, event, text);
-        let away = |it: &&ShowNsd| {
-            matches!(it.availability, NsdAvailability::Down | NsdAvailability::Unrecovered)
-        };
+        let is_away =
+            matches!(nsd.availability, NsdAvailability::Down | NsdAvailability::Unrecovered);
         let is_late = |name: &str| {
             let what = format!("the space of {name}");
             self.show.late.iter().any(|late| late.what == what)
         };
-        if away(&nsd) {
+        if is_away {
             let fault = nsd.fault.clone().unwrap_or_else(|| "it does not answer".to_owned());
-            let tolerated = self.code().map_or(0, |code| usize::from(code.parity));
-            let missing = self.show.nsds.iter().filter(away).count();
-            return match missing <= tolerated {
+            let is_tolerated =
+                |code: Code| self.show.strips_missing(code) <= usize::from(code.parity);
+            return match self.code().is_some_and(is_tolerated) {
                 true => with(&health::NSD_DOWN, fault),
                 false => with(&health::NSD_LOST, fault),
             };
