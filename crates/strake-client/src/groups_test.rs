@@ -1,5 +1,5 @@
-//! All NSDs of a failure group are away together, as when a machine with several disks dies. That is
-//! more NSDs than the code has parity strips.
+//! All NSDs of a failure group are away together, as when a machine with several disks dies. That
+//! is more NSDs than the code has parity strips.
 
 use crate::coherence_test::{World, seed};
 use crate::emptied_test::{at_work, await_up, ended, made};
