@@ -327,6 +327,10 @@ impl Crew {
     /// Begins the manager's work with the burial of those in `gone`, and of the manager before.
     fn begin(&self, gone: &BTreeSet<ClientId>) -> Result<Working> {
         self.leases.begun()?;
+        // The manager before is over as well. Otherwise a mount that notes an NSD would wait for it
+        // to follow, and this one, which notes what it does not find, for that mount.
+        let all = gone.iter().copied().chain([CREW]).collect();
+        self.service.hear_no_more(&all);
         let (nsds, leases) = (Arc::clone(&self.nsds), Arc::clone(&self.leases));
         let port = move |nsd: NsdId| way_of_crew(&nsds, &leases, nsd);
         let MetaReply::Configuration(known) =
@@ -355,7 +359,6 @@ impl Crew {
             ..strake_client::Settings::default()
         };
         let vfs = StrakeVfs::start_with_tokens(Arc::clone(&array), settings, Arc::clone(&tokens))?;
-        let all = gone.iter().copied().chain([CREW]).collect();
         self.bury(&vfs, &all).map_err(|error| error.context("recovery at start"))?;
         self.service.join(CREW, tokens);
         // Nobody has told this client what was noted since it opened the array.

@@ -29,6 +29,8 @@ const FILE_BYTES: usize = 19 << 20;
 /// For what takes longest here: a disk is filled, with a change of the serving node in between.
 const FILL_MAX: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(200);
+/// A mount that does not hear of a disk that is away is waited for so long.
+const LEAVE_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
     let place = Place::new(session, "cluster-disks")?;
@@ -132,12 +134,17 @@ fn a_disk_that_comes(place: &Place<'_>, checks: &mut Checks) -> Result<(), Strin
 /// The disks of a node are one failure group, of which no stripe has two strips.
 fn a_node_away(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     place.kill("n3")?;
+    let begun = now();
     for file in [0, 1] {
         write(place, file)?;
     }
     for disk in ["m3", "d3"] {
         wait_for(place, disk, |row| row.contains(" unrecovered "))?;
     }
+    let time = now() - begun;
+    let is_soon = time < LEAVE_MAX;
+    let what = "all mounts do without the disks of n3, and none waits for another one's limit";
+    checks.hold(what, is_soon, || format!("after {} s", time.as_secs()));
     for node in ["n1", "n2"] {
         let found = (0..FILES).try_for_each(|file| verify(place, node, file));
         checks.record(&format!("every file is whole on {node} without the disks of n3"), found);
