@@ -365,6 +365,37 @@ fn a_voter_to_be_is_a_learner_first_and_proposals_have_a_bound() {
     assert_eq!((refused, taken < 3), (Refusal::Busy, true));
 }
 
+/// The leader's disk is larger, and so is its log. A follower takes what its own journal has room
+/// for, and the rest when a snapshot has made room.
+#[test]
+fn a_follower_takes_no_more_than_its_journal_has_room_for() {
+    let longest = || {
+        let mut scene = Scene::of((1..=3).map(|number| replica(number, log_of(3, &[1]), 1)));
+        scene.introduce();
+        scene.elect(1, &[1, 2, 3]);
+        scene.core(2).config.log_bytes_max = 500;
+        scene.core(2).config.kept_entries = 0;
+        let mut last = Position::START;
+        for _ in 0..40 {
+            last = scene.core(1).propose(0, Bytes::from(&[1; 100][..])).expect("has room").position;
+        }
+        let mut longest = 0;
+        for _ in 0..40 {
+            scene.talk(&[1, 2]);
+            longest = longest.max(scene.core(2).log_bytes());
+            let applied = scene.core(2).committed();
+            scene.core(2).snapshot_taken(applied, Bytes::from(&b""[..]));
+            scene.now += Duration::from_millis(200);
+            let now = scene.now;
+            scene.core(1).tick(now);
+        }
+        assert_eq!((scene.core(2).last().position, scene.core(1).committed()), (last, last));
+        longest
+    };
+    assert!(longest() < 700);
+    assert!(without(Rule::FullLogsTakeNoMore, longest) > 4000);
+}
+
 #[test]
 fn a_leader_without_a_majority_steps_down_and_its_reads_fail() {
     let mut scene = Scene::of((1..=3).map(|number| replica(number, log_of(3, &[1]), 1)));

@@ -33,6 +33,8 @@ pub(crate) enum Rule {
     SyncsReachTheDisk,
     /// A machine that keeps its own state gets entries only when the own journal has them too.
     KeepersGetTheDurable,
+    /// A replica takes no more entries while its log is as long as it may be.
+    FullLogsTakeNoMore,
     /// A replica whose machine lacks its state takes no entries, but asks for a copy.
     LackersTakeNoEntries,
     /// A leader whose machine lacks its state steps down when a majority has its log.

@@ -71,9 +71,11 @@ impl Core {
         }
         let mut agrees = previous.position.max(base);
         for entry in entries.into_iter().filter(|entry| entry.position > base) {
-            agrees = entry.position;
             match self.log.term_at(entry.position) {
-                Some(term) if term == entry.term => continue,
+                Some(term) if term == entry.term => {
+                    agrees = entry.position;
+                    continue;
+                }
                 Some(_) if entry.position <= self.committed => {
                     return self.fail(Fault::CommittedDiffers(entry.position));
                 }
@@ -87,6 +89,12 @@ impl Core {
             if entry.term < self.log.last().term {
                 return;
             }
+            // The journal must take the log as a whole. The leader sends the rest again, and until
+            // then a snapshot has made room: what is here is acknowledged, so it is committed.
+            if self.log.bytes() >= self.config.log_bytes_max && obeys(Rule::FullLogsTakeNoMore) {
+                break;
+            }
+            agrees = entry.position;
             self.note_entries(entry.position);
             self.log.push(entry);
         }
