@@ -79,6 +79,11 @@ impl Log {
         self.bytes
     }
 
+    /// The cost of the entries that are kept up to a position.
+    pub fn bytes_up_to(&self, position: Position) -> usize {
+        self.bytes - self.from(position.next()).iter().map(Entry::cost).sum::<usize>()
+    }
+
     /// The term of the entry at a position, if it is known.
     pub fn term_at(&self, position: Position) -> Option<Term> {
         if position == self.base.position {

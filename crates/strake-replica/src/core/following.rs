@@ -89,9 +89,8 @@ impl Core {
             if entry.term < self.log.last().term {
                 return;
             }
-            // The journal must take the log as a whole. The leader sends the rest again, and until
-            // then a snapshot has made room: what is here is acknowledged, so it is committed.
-            if self.log.bytes() >= self.config.log_bytes_max && obeys(Rule::FullLogsTakeNoMore) {
+            // The leader sends the rest again.
+            if self.waits_for_room() && obeys(Rule::FullLogsTakeNoMore) {
                 break;
             }
             agrees = entry.position;
@@ -101,6 +100,17 @@ impl Core {
         self.committed = self.committed.max(committed.min(agrees));
         self.look_at_answers();
         self.reply(leader.0, leader.1, Verdict::Agrees(agrees), round);
+    }
+
+    /// Whether the log is as long as it may be, because the journal must take it as a whole, and
+    /// this replica's next snapshot makes room. Entries that are not committed may need later ones
+    /// to become so. So a log that is full of them takes those, up to what a leader with a journal
+    /// of this size can have.
+    fn waits_for_room(&self) -> bool {
+        let (most, entry) = (self.config.log_bytes_max, self.config.entry_bytes_max);
+        let bytes = self.log.bytes();
+        let is_freed_soon = || self.log.bytes_up_to(self.committed) >= most / 2;
+        bytes >= most && (is_freed_soon() || bytes >= most.saturating_add(most.max(entry)))
     }
 
     /// Where the log may agree with the leader's, if it does not at `previous`.
