@@ -117,14 +117,11 @@ impl Node {
         metadata::format(&container, identity, &BTreeSet::new())
     }
 
-    /// Whether the replica on an NSD is a member of the group that keeps the metadata, as this node
-    /// knows, which serves the file system.
+    /// Whether the replica on an NSD is, or may be, a member of the group that keeps the metadata.
     pub(super) fn keeps_metadata(&self, fs: FsId, nsd: NsdId) -> bool {
         let replica = self.served.lock().get(&fs).and_then(Member::replica);
-        replica.is_some_and(|replica| {
-            let members = replica.status().members;
-            members.iter().any(|member| member.id == replica_on(nsd))
-        })
+        // Nothing is known without one, so nothing may be taken away.
+        replica.is_none_or(|replica| replica.status().membership.all().contains(&replica_on(nsd)))
     }
 
     /// Refuses to take the replica on an NSD away while the others are no majority.
