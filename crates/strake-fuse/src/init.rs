@@ -8,7 +8,7 @@ use strake_env::AlignedBuffer;
 use strake_proto::errno::errno;
 use strake_proto::{Error, ErrorKind, Result};
 
-/// What this side offers the kernel.
+/// The features that this side offers the kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Offer {
     /// Requests over io_uring.

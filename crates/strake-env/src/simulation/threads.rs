@@ -26,7 +26,7 @@ pub(super) struct Thread {
     status: Status,
     /// Whether its last wait ended by its limit.
     timed_out: bool,
-    /// So many calls of `undisturbed` are under way.
+    /// The number of calls of `undisturbed` that are under way.
     pub(super) calm: usize,
     /// Where its last decision point was.
     pub(super) place: Place,

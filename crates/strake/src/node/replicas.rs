@@ -103,7 +103,7 @@ pub(crate) fn tend(
     }
 }
 
-/// So many of so many replicas vote: an odd number, but for none.
+/// The number of voters among `count` replicas: odd, and not above [`VOTERS_MAX`]; 0 of none.
 pub(crate) fn voters_of(count: usize) -> usize {
     let count = count.min(VOTERS_MAX);
     count - usize::from(count > 0 && count.is_multiple_of(2))
