@@ -101,7 +101,7 @@ impl Array {
             set.use_grants(grant.0);
             for nsd in returning {
                 // Others write to it already. If it is not reached here, that is noted below.
-                let _ = set.write_again(nsd);
+                let _ = set.write_again(nsd, set.leaves());
             }
         }
         set.note_missing()?;

@@ -129,7 +129,7 @@ pub struct NsdSet {
     restarts: AtomicU64,
     /// Serialises all changes of `availability` and `noted` that depend on each other.
     noting: WatchedMutex<Noting>,
-    /// How often this client was told to leave an NSD. A leaf.
+    /// How often this client was told to leave an NSD. Only `missed` is locked under it.
     left: Mutex<u64>,
     /// Whether the mender should look after the NSDs now.
     attention: Mutex<bool>,
@@ -547,12 +547,18 @@ impl NsdSet {
     /// This takes no lock that is held across a call to the metadata: two clients that note two
     /// NSDs at the same time wait for each other to do this.
     pub fn leave(&self, nsd: NsdId) {
+        let mut left = self.left.lock();
+        // Also for an NSD that is about to get a slot: see `adopt`.
+        *left += 1;
         let Some(slot) = self.slot_of(nsd) else { return };
         self.missed().distrust(slot);
-        let mut left = self.left.lock();
-        *left += 1;
         self.slot(slot).noted.store(true, Ordering::Release);
         self.set_availability(slot, NsdAvailability::Unrecovered);
+    }
+
+    /// How often this client was told to leave an NSD.
+    pub fn leaves(&self) -> u64 {
+        *self.left.lock()
     }
 
     /// Whether every stripe can be read without these slots: they are no more than the code's
@@ -658,6 +664,8 @@ impl NsdSet {
         let Ok(is_up) = is_up() else { return false };
         self.learn(slot, &status);
         let _serial = self.noting.lock();
+        // A client that is told to leave the NSD just now does so before this, or after.
+        let _left = self.left.lock();
         if self.availability(slot) == NsdAvailability::Down {
             if !is_up {
                 self.missed().distrust(slot);

@@ -119,12 +119,16 @@ impl GiveUp for Mount {
         nsds.iter().for_each(|nsd| self.array.io.nsds().leave(*nsd));
     }
 
+    fn leaves(&self) -> u64 {
+        self.array.io.nsds().leaves()
+    }
+
     fn bury(&self, files: &[Ino]) {
         let dirty = self.dirty_inodes(None);
         let count = dirty.len();
         dirty.iter().for_each(|inode| self.lose(inode, dead()));
         for ino in files {
-            self.outdate(Outdated::Contents { ino: *ino, range: 0..u64::MAX });
+            self.outdate(*ino, &Outdated::Contents { ino: *ino, range: 0..u64::MAX });
             if let Some(inode) = self.table.find(*ino) {
                 self.discard(&inode);
                 inode.core.lock().forget_all();
@@ -137,10 +141,10 @@ impl GiveUp for Mount {
         );
     }
 
-    fn write_again(&self, nsd: NsdId) -> bool {
+    fn write_again(&self, nsd: NsdId, leaves: u64) -> bool {
         // Blocks that were written without the NSD must be in the metadata, because the manager
         // compares the blocks that it finds there.
-        self.array.io.nsds().write_again(nsd) && sync_all(self).is_ok()
+        self.array.io.nsds().write_again(nsd, leaves) && sync_all(self).is_ok()
     }
 
     fn follow_places(&self) -> bool {

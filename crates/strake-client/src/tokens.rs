@@ -39,10 +39,12 @@
 //!
 //! **Locks.** `state` is a leaf. Messages are sent without it.
 
+mod following;
 mod given;
 mod giving;
 mod wants;
 
+use following::{Following, PoolChange};
 pub(crate) use given::{Drops, GiveUp, Given};
 use giving::Giving;
 pub(crate) use wants::{beside, exclusive, shared, want};
@@ -56,7 +58,7 @@ use strake_env::Clock;
 use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_env::workers::{Refused, WorkerLimits, Workers};
 use strake_observe::Observe;
-use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, Result};
+use strake_proto::{Error, ErrorKind, GrantNumber, Ino, Result};
 use strake_token::held::{Limit, Want};
 use strake_token::holder::{Effect, UseId};
 use strake_token::message::{Reply, Request, Term};
@@ -140,8 +142,7 @@ pub struct Tokens {
     lease: Lease,
     /// The locks of programs, which travel on the same way.
     pub(crate) locks: Arc<Locks>,
-    /// The newest change that had this client write to an NSD again. A leaf.
-    written: Mutex<BTreeMap<NsdId, (Term, u64)>>,
+    following: Following,
 }
 
 /// A file is being made, until this is dropped: see [`Tokens::make`].
@@ -247,7 +248,7 @@ impl Tokens {
         let (keeper, givers) = (OnceLock::new(), OnceLock::new());
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let lease = Lease::new(Arc::clone(&clock), Arc::clone(&observe));
-        let written = Mutex::default();
+        let following = Following::default();
         Arc::new(Tokens {
             state,
             changed,
@@ -258,7 +259,7 @@ impl Tokens {
             givers,
             lease,
             locks,
-            written,
+            following,
         })
     }
 
@@ -273,6 +274,7 @@ impl Tokens {
                 Job::Bury => tokens.bury(),
             }
         });
+        self.begin_following();
         assert!(self.givers.set(givers).is_ok() && self.keeper.set(keeper).is_ok(), "called once");
     }
 
@@ -518,6 +520,7 @@ impl Tokens {
             drop(givers.end());
             givers.join();
         }
+        self.following.end();
     }
 
     fn perform(&self, todo: Todo) {
@@ -540,32 +543,6 @@ impl Tokens {
                     self.give_up(ino, &limit);
                 }
             }
-        }
-    }
-}
-
-impl Tokens {
-    /// Follows a change of the pool map. False if that is not possible now.
-    fn follow(&self, keeper: &dyn GiveUp, term: Term, message: &Reply) -> bool {
-        match message {
-            Reply::Unusable { change, nsds } => {
-                // One that is late may be about an NSD that has come back since.
-                let written = self.written.lock();
-                let is_new = |nsd: &&NsdId| written.get(*nsd) < Some(&(term, *change));
-                let left: Vec<NsdId> = nsds.iter().filter(is_new).copied().collect();
-                keeper.leave(&left);
-                true
-            }
-            Reply::Writable { change, nsd } => {
-                {
-                    let mut written = self.written.lock();
-                    let newest = written.entry(*nsd).or_insert((term, *change));
-                    *newest = (term, *change).max(*newest);
-                }
-                keeper.write_again(*nsd)
-            }
-            Reply::Places { .. } => keeper.follow_places(),
-            _ => true,
         }
     }
 }
@@ -614,15 +591,10 @@ impl ToClient for Tokens {
         {
             grants.iter().for_each(|grant| keeper.granted(grant.number));
         }
-        if let Reply::Unusable { change, .. }
-        | Reply::Writable { change, .. }
-        | Reply::Places { change } = &message
-        {
+        if let Some(change) = PoolChange::of(term, &message) {
             // A mount that has not begun may read the pool map just now. It is asked again.
-            if let Some(keeper) = self.keeper.get().and_then(Weak::upgrade)
-                && self.follow(&*keeper, term, &message)
-            {
-                self.way.send(term, Request::Left { change: *change });
+            if let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) {
+                self.hear(&*keeper, change);
             }
             return;
         }

@@ -1,9 +1,11 @@
 //! [`Tokens`] with an authority that is silent, and data that is given up at once or never.
 
 use super::*;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use strake_env::channel::{Receiver, Sender, channel};
 use strake_env::thread;
 use strake_env::{ManualClock, RealClock};
+use strake_proto::NsdId;
 use strake_token::held::Held;
 use strake_token::message::{Granted, RequestId};
 
@@ -45,6 +47,11 @@ struct Keeper {
     /// Nothing more is waited for once the other end is gone.
     may_end: Mutex<Receiver<()>>,
     saves: Mutex<u32>,
+    leaves: AtomicU64,
+    /// The syncs for changes of places, and whether they go on for now.
+    syncs: AtomicU64,
+    syncs_last: AtomicBool,
+    written_again: Mutex<Vec<(NsdId, u64)>>,
 }
 
 impl GiveUp for Keeper {
@@ -62,14 +69,22 @@ impl GiveUp for Keeper {
     fn may_be_written_beside(&self, _: Ino) -> bool {
         false
     }
-    fn leave(&self, _: &[NsdId]) {}
+    fn leave(&self, _: &[NsdId]) {
+        self.leaves.fetch_add(1, Ordering::AcqRel);
+    }
+    fn leaves(&self) -> u64 {
+        self.leaves.load(Ordering::Acquire)
+    }
     fn bury(&self, _: &[Ino]) {}
     fn follow_places(&self) -> bool {
+        self.syncs.fetch_add(1, Ordering::AcqRel);
+        until("a sync", || !self.syncs_last.load(Ordering::Acquire));
         true
     }
 
-    fn write_again(&self, _: NsdId) -> bool {
-        true
+    fn write_again(&self, nsd: NsdId, leaves: u64) -> bool {
+        self.written_again.lock().push((nsd, leaves));
+        self.leaves() == leaves
     }
 }
 
@@ -87,7 +102,15 @@ struct Client {
 impl Client {
     fn new(clock: Arc<dyn Clock>) -> Client {
         let ((begins, begun), (end, may_end)) = (channel(), channel());
-        let keeper = Keeper { begins, may_end: Mutex::new(may_end), saves: Mutex::new(0) };
+        let keeper = Keeper {
+            begins,
+            may_end: Mutex::new(may_end),
+            saves: Mutex::new(0),
+            leaves: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            syncs_last: AtomicBool::new(false),
+            written_again: Mutex::default(),
+        };
         let (way, keeper) = (Arc::<Silent>::default(), Arc::new(keeper));
         let observe = Observe::new(Arc::clone(&clock), 16);
         let to_authority = Arc::clone(&way) as Arc<dyn ToAuthority>;
@@ -224,4 +247,28 @@ fn a_read_that_caches_wait_for_is_served() {
         assert!(other.join().expect("no panic").is_err(), "it is no read or write");
         assert!(beside.join().expect("no panic").is_err(), "it is of another file");
     });
+}
+
+/// Regression: a sync waited for an NSD that another client had noted. That client waited for this
+/// one to leave the NSD, and the message lay behind the sync.
+#[test]
+fn an_nsd_is_left_while_an_earlier_change_makes_data_durable() {
+    const NSD: NsdId = NsdId(3);
+    let client = Client::new(RealClock::shared());
+    let (way, tokens, keeper) = (&client.way, &client.tokens, &client.keeper);
+    let answered = |number| way.count(|said| *said == Request::Left { change: number });
+    keeper.syncs_last.store(true, Ordering::Release);
+    tokens.send(TERM, Reply::Places { change: 1 });
+    tokens.send(TERM, Reply::Writable { change: 2, nsd: NSD });
+    until("the sync", || keeper.syncs.load(Ordering::Acquire) == 1);
+    tokens.send(TERM, Reply::Places { change: 1 });
+    tokens.send(TERM, Reply::Unusable { change: 3, nsds: vec![NSD] });
+    assert_eq!((answered(1), answered(3)), (0, 1), "the NSD is left, and the sync goes on");
+    keeper.syncs_last.store(false, Ordering::Release);
+    until("the sync's end", || answered(1) == 1);
+    until("the next change", || keeper.written_again.lock().len() == 1);
+    assert_eq!(*keeper.written_again.lock(), [(NSD, 0)], "as of before it was left");
+    tokens.stop();
+    assert_eq!(keeper.syncs.load(Ordering::Acquire), 1, "what is repeated is done once");
+    assert_eq!(answered(2), 0, "the keeper refused");
 }

@@ -35,6 +35,15 @@ impl NsdSet {
     /// # Errors
     /// The metadata's.
     pub fn follow_pool(&self) -> Result<()> {
+        // Once more only if another client has noted an NSD meanwhile.
+        while !self.follow_pool_once()? {}
+        Ok(())
+    }
+
+    /// As above. False if this client was told to leave an NSD meanwhile: what was read of the
+    /// metadata may be older than that.
+    fn follow_pool_once(&self) -> Result<bool> {
+        let leaves = self.leaves();
         let configuration = self.configuration()?;
         let pool = configuration.pool.clone();
         self.take_pool(*configuration);
@@ -45,11 +54,11 @@ impl NsdSet {
         let slots = pool.slots;
         for (slot, known) in (0..).map(SlotIndex).zip(&slots).take(self.slots.len()) {
             let is_deleted = matches!(known.state.status, NsdStatus::Deleted { .. });
-            if !is_deleted && self.nsd(slot) != known.nsd {
-                self.adopt(slot, known);
+            if !is_deleted && self.nsd(slot) != known.nsd && !self.adopt(slot, known, leaves) {
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Has strips where they belong by this pool map, unless a newer one was followed.
@@ -86,25 +95,24 @@ impl NsdSet {
         }
     }
 
-    fn adopt(&self, slot: SlotIndex, known: &Slot) {
+    /// False, and nothing is changed, if this client has left an NSD since it had done so `leaves`
+    /// times.
+    fn adopt(&self, slot: SlotIndex, known: &Slot, leaves: u64) -> bool {
         let port = self.find.as_ref().and_then(|find| find(known.nsd));
         let entry = self.slot(slot);
         let serial = self.noting.lock();
         let old = self.nsd(slot);
         if old == known.nsd {
-            return;
+            return true;
+        }
+        let left = self.left.lock();
+        if *left != leaves {
+            return false;
         }
         let is_up = known.state.availability == NsdAvailability::Up;
-        *entry.status.lock() = known.state.status;
-        entry.boot.store(0, Ordering::Release);
-        *entry.vouched.lock() = Vouched::default();
         self.missed().distrust(slot);
-        if let Some(holdings) = &self.holdings {
-            holdings.forget(slot);
-        }
         entry.nsd.store(known.nsd.0, Ordering::Release);
         entry.noted.store(!is_up, Ordering::Release);
-        *entry.route.write() = Route { port, shadow: None };
         self.set_availability(
             slot,
             match is_up {
@@ -112,10 +120,19 @@ impl NsdSet {
                 false => NsdAvailability::Unrecovered,
             },
         );
+        drop(left);
+        *entry.status.lock() = known.state.status;
+        entry.boot.store(0, Ordering::Release);
+        *entry.vouched.lock() = Vouched::default();
+        if let Some(holdings) = &self.holdings {
+            holdings.forget(slot);
+        }
+        *entry.route.write() = Route { port, shadow: None };
         info!(target: "disks", "NSD {} has taken the place of NSD {old}", known.nsd);
         drop(serial);
         if is_up {
             self.probe(slot);
         }
+        true
     }
 }

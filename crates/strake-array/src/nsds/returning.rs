@@ -134,10 +134,11 @@ impl NsdSet {
     }
 
     /// Writes from now on to an NSD that the manager brings up to date, without reading it. False
-    /// if this client does not reach it. What it misses from now on is noted anew.
+    /// if this client does not reach it, or has left an NSD since it had done so `leaves` times
+    /// ([`NsdSet::leaves`]). What it misses from now on is noted anew.
     ///
     /// Afterwards no write is under way that left the NSD out.
-    pub fn write_again(&self, nsd: NsdId) -> bool {
+    pub fn write_again(&self, nsd: NsdId, leaves: u64) -> bool {
         if self.slot_of(nsd).is_none() && self.follow_pool().is_err() {
             return false;
         }
@@ -150,6 +151,10 @@ impl NsdSet {
         }
         let _alone = self.gate.write();
         let _serial = self.noting.lock();
+        let left = self.left.lock();
+        if *left != leaves {
+            return false;
+        }
         if !self.availability(slot).writable() {
             self.slot(slot).noted.store(false, Ordering::Release);
             self.set_availability(slot, NsdAvailability::Recovering);

@@ -24,16 +24,20 @@ pub(crate) trait GiveUp: Send + Sync {
     /// Whether the file, which was just flushed, is one that clients may write beside each other.
     fn may_be_written_beside(&self, ino: Ino) -> bool;
 
-    /// Uses these NSDs no more: they miss writes of other clients from now on.
+    /// Uses these NSDs no more: they miss writes of other clients from now on. Waits for nothing.
     fn leave(&self, nsds: &[NsdId]);
+
+    /// How often this client was told to leave an NSD.
+    fn leaves(&self) -> u64;
 
     /// This client was declared dead. Drops all that is in memory, dirty or not, and has the
     /// adapter's caches drop these files. No operation is under way.
     fn bury(&self, files: &[Ino]);
 
     /// Writes to this NSD again, does not read it, and makes durable all that was written before.
-    /// False if that is not possible now.
-    fn write_again(&self, nsd: NsdId) -> bool;
+    /// False if that is not possible now, or if this client has left an NSD since it had done so
+    /// `leaves` times.
+    fn write_again(&self, nsd: NsdId, leaves: u64) -> bool;
 
     /// Has strips where the pool map says that they belong now, and makes durable all that was
     /// written before. False if that is not possible now.
