@@ -207,6 +207,15 @@ impl Facts<'_> {
         let wanted = self.code().map_or(1, |code| usize::from(code.parity) + 1);
         let wanted = wanted.min(self.show.nsds.len());
         let text = format!("{holders} copies");
+        let holding = self.show.nsds.iter().filter(|nsd| nsd.holds_metadata == Some(true));
+        let silent: Vec<&str> = holding
+            .filter(|nsd| !nsd.availability.readable() && nsd.total_bytes.is_none())
+            .map(|nsd| nsd.name.as_str())
+            .collect();
+        if !silent.is_empty() {
+            let text = format!("{text}, and no answer from {}", silent.join(", "));
+            return Component::with("metadata", &health::METADATA_AWAY, text);
+        }
         match holders < wanted {
             true => {
                 let text = format!("{text} of {wanted}");

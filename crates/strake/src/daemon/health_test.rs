@@ -150,8 +150,8 @@ fn each_event_comes_from_its_own_trouble() {
         let colour = EVENTS.iter().find(|it| it.id == *event).expect("it is listed").colour;
         assert_eq!(world.judge().colour, colour);
     }
-    // These three concern several disks, or a daemon that does not answer.
-    let others = ["daemon_down", "daemon_silent", "nsd_lost"];
+    // These concern several components, or a daemon that does not answer.
+    let others = ["daemon_down", "daemon_silent", "metadata_away", "nsd_lost"];
     let told = |id: &str| others.contains(&id) || cases.iter().any(|(_, event, _)| *event == id);
     assert!(EVENTS.iter().all(|event| told(event.id)), "an event has no case");
 }
@@ -165,6 +165,15 @@ fn more_disks_than_the_code_tolerates_are_lost() {
     let events: Vec<String> = world.events().into_iter().map(|(_, event)| event).collect();
     assert_eq!(events, ["nsd_lost"; 3]);
     assert_eq!(world.judge().colour, Colour::Red);
+}
+
+#[test]
+fn a_dead_node_has_a_disk_and_a_copy_of_the_metadata() {
+    let mut world = World::new();
+    world.show.nsds[1].availability = NsdAvailability::Down;
+    world.show.nsds[1].total_bytes = None;
+    let events: Vec<String> = world.events().into_iter().map(|(_, event)| event).collect();
+    assert_eq!(events, ["nsd_down", "metadata_away"]);
 }
 
 #[test]
