@@ -43,6 +43,9 @@ const MAJORITY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// older state. Then a majority that has answered, itself counted, must do: one of the others may
 /// be gone for good, and nobody could serve ever again. Nodes that begin together are there before.
 pub const CONTENT_AFTER: Duration = Duration::from_secs(60);
+/// A change that nobody waits for is told to the other replicas within that time. A crash loses it
+/// until then, and the client that made it sends it again.
+const LINGER: Duration = Duration::from_millis(20);
 /// The cache of the store.
 const CACHE_BYTES: usize = 64 << 20;
 /// The log is no longer than that, and no longer than a part of its region.
@@ -148,6 +151,7 @@ fn config(own: ReplicaId, journal_bytes: u64) -> Config {
         election: Duration::from_millis(1500),
         lease: Duration::from_millis(1200),
         content_after: Some(CONTENT_AFTER),
+        linger: LINGER,
         entry_bytes_max: ENTRY_BYTES_MAX,
         log_bytes_max: usize::try_from(log_bytes).unwrap_or(usize::MAX),
         ..Config::new(own)

@@ -70,6 +70,10 @@ pub struct Config {
     pub append_bytes: usize,
     /// So many entries may be on their way to one follower.
     pub window_entries: u64,
+    /// An entry of [`Core::propose_at`] waits so long for others, unless somebody waits for it
+    /// ([`Core::hurry`]). One write of each journal and one message then take them all. Zero: no
+    /// entry waits.
+    pub linger: Duration,
     /// While entries behind the snapshot take more, proposals are refused.
     pub log_bytes_max: usize,
     /// A part of a snapshot has this many bytes.
@@ -104,6 +108,7 @@ impl Config {
             entry_bytes_max: 1 << 20,
             append_bytes: 1 << 20,
             window_entries: 1024,
+            linger: Duration::ZERO,
             log_bytes_max: 16 << 20,
             part_bytes: 256 << 10,
             snapshot_bytes_max: 64 << 20,
@@ -213,6 +218,14 @@ struct Outstanding {
     since: Option<Duration>,
 }
 
+/// Entries at the end of a leader's log that nobody waits for yet: they are neither written nor
+/// sent. See [`Config::linger`].
+struct Lingering {
+    from: Position,
+    until: Duration,
+    bytes: usize,
+}
+
 #[derive(Default)]
 struct Changed {
     hard: bool,
@@ -264,6 +277,7 @@ pub struct Core {
     /// Messages of this step that promise something.
     promises: Vec<Envelope>,
     changed: Changed,
+    lingering: Option<Lingering>,
     asking: Asking,
     incoming: Option<Incoming>,
     /// For a machine that keeps its own state.
@@ -296,6 +310,7 @@ impl Core {
             held: VecDeque::new(),
             promises: Vec::new(),
             changed: Changed::default(),
+            lingering: None,
             asking: Asking::new(now),
             incoming: None,
             keeping: None,
@@ -366,6 +381,7 @@ impl Core {
 
     /// Ends the step.
     pub fn output(&mut self) -> Output {
+        self.linger_no_longer_than_due();
         self.send_new_entries();
         self.write_batch();
         let gate = self.outstanding.back().map(|batch| batch.ticket);
@@ -380,6 +396,16 @@ impl Core {
         self.end_copies();
         self.check();
         std::mem::take(&mut self.output)
+    }
+
+    /// Somebody waits for the entries that linger. False if there is none.
+    pub fn hurry(&mut self) -> bool {
+        self.lingering.take().is_some()
+    }
+
+    /// Until when entries linger, if any does.
+    pub fn lingers_until(&self) -> Option<Duration> {
+        self.lingering.as_ref().map(|lingering| lingering.until)
     }
 
     /// Makes everything that is in the log durable: for a replica alone that commits earlier.
@@ -533,6 +559,20 @@ impl Core {
         assert!(self.outstanding.iter().all(|batch| batch.last <= last), "batches are in the log");
         let tickets = self.outstanding.iter().map(|batch| batch.ticket);
         assert!(tickets.is_sorted(), "tickets rise");
+        if let Some(lingering) = &self.lingering {
+            assert_eq!(self.changed.entries_from, Some(lingering.from), "all others are written");
+        }
+    }
+
+    /// Entries linger only while nothing else is written, and this replica leads.
+    fn linger_no_longer_than_due(&mut self) {
+        let Changed { hard, snapshot, sync, .. } = self.changed;
+        let is_else = hard || snapshot || sync || !self.promises.is_empty() || !self.is_leader();
+        let bytes_max = self.config.append_bytes / 4;
+        let is_due = |it: &Lingering| is_else || self.now >= it.until || it.bytes >= bytes_max;
+        if self.lingering.as_ref().is_some_and(is_due) {
+            self.lingering = None;
+        }
     }
 
     /// Whether this replica is the whole group and may commit in memory.
@@ -575,6 +615,7 @@ impl Core {
         let position = self.log.last().position.next();
         let entry = Entry { term: self.hard.term, position, payload };
         let stamp = entry.stamp();
+        self.lingering = None;
         self.note_entries(position);
         self.log.push(entry);
         stamp
@@ -594,6 +635,9 @@ impl Core {
     }
 
     fn write_batch(&mut self) {
+        if self.lingering.is_some() {
+            return;
+        }
         let Changed { hard, entries_from, snapshot, sync } = std::mem::take(&mut self.changed);
         if !hard && entries_from.is_none() && !snapshot && !sync {
             return;

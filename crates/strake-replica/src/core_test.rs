@@ -556,3 +556,69 @@ fn a_replica_has_its_state_again_when_a_copy_is_whole_and_durable() {
     assert_eq!((snapshot.stamp, snapshot.bytes.len()), (at(1, 5), 0));
     assert_eq!(output.committed, [], "the machine has all of it");
 }
+
+/// Entries that nobody waits for are written and sent together.
+#[test]
+fn entries_linger_until_somebody_waits_for_one() {
+    let mut scene = Scene::of((1..=3).map(|number| replica(number, log_of(3, &[1]), 1)));
+    scene.introduce();
+    scene.elect(1, &[1, 2, 3]);
+    scene.talk(&[1, 2, 3]);
+    let linger = Duration::from_millis(20);
+    scene.core(1).config.linger = linger;
+    let now = scene.now;
+    let adds = |scene: &mut Scene, now: Duration| {
+        let stamp = scene.core(1).next().expect("it leads");
+        scene.core(1).propose_at(now, stamp, 0, Bytes::from(&b"x"[..])).expect("taken");
+        stamp
+    };
+    let first = adds(&mut scene, now);
+    let second = adds(&mut scene, now + linger / 2);
+    let output = scene.core(1).output();
+    assert!(output.persist.is_none() && output.send.is_empty(), "they linger");
+    assert_eq!(scene.core(1).lingers_until(), Some(now + linger), "as long as the first one may");
+
+    // Somebody waits.
+    assert!(scene.core(1).hurry() && !scene.core(1).hurry());
+    let output = scene.core(1).output();
+    let batch = output.persist.expect("both are written");
+    assert_eq!(batch.entries.iter().map(Entry::stamp).collect::<Vec<_>>(), [first, second]);
+    assert_eq!(output.send.len(), 2, "both are in one message to each follower");
+
+    // While those are under way, the next one lingers, also when answers come.
+    let third = adds(&mut scene, now + linger);
+    for envelope in output.send {
+        let to = envelope.to.0;
+        scene.core(to).receive(now, envelope);
+        for answer in scene.says(to) {
+            scene.core(1).receive(now, answer);
+        }
+    }
+    scene.core(1).persisted(now, batch.ticket, true);
+    let output = scene.core(1).output();
+    assert!(output.persist.is_none(), "it is not written yet");
+    assert_eq!(scene.core(1).is_committed(second), Some(true));
+    let sent = |output: &Output| {
+        let appends = output.send.iter().filter_map(|envelope| match &envelope.body {
+            Body::Append { entries, .. } => Some(entries.iter().map(Entry::stamp)),
+            _ => None,
+        });
+        appends.flatten().any(|stamp| stamp == third)
+    };
+    assert!(!sent(&output), "nor sent");
+
+    // One that is waited for takes all before it along.
+    let fourth = scene.core(1).propose(0, Bytes::from(&b"y"[..])).expect("taken");
+    let output = scene.core(1).output();
+    let batch = output.persist.as_ref().expect("both are written");
+    assert_eq!(batch.entries.iter().map(Entry::stamp).collect::<Vec<_>>(), [third, fourth]);
+    assert!(sent(&output));
+    scene.core(1).persisted(now, batch.ticket, true);
+
+    // Time ends it, too.
+    let fifth = adds(&mut scene, now + 2 * linger);
+    scene.core(1).tick(now + 3 * linger);
+    let batch = scene.core(1).output().persist.expect("it is written");
+    assert_eq!(batch.entries.iter().map(Entry::stamp).collect::<Vec<_>>(), [fifth]);
+    assert_eq!(scene.core(1).lingers_until(), None);
+}

@@ -261,8 +261,15 @@ impl Replica {
     /// stamp. Then it is in no log.
     pub fn propose_at(&self, stamp: Stamp, level: u32, bytes: &[u8]) -> Result<(), Failure> {
         let mut state = self.enter()?;
-        state.core.propose_at(stamp, level, Bytes::from(bytes))?;
-        self.shared.wake(&mut state);
+        let lingered = state.core.lingers_until();
+        let now = self.shared.clock.monotonic();
+        state.core.propose_at(now, stamp, level, Bytes::from(bytes))?;
+        match state.core.lingers_until() {
+            None => self.shared.wake(&mut state),
+            // The thread learns until when it may sleep.
+            until if until != lingered => drop(self.shared.work.notify_one()),
+            Some(_) => {}
+        }
         Ok(())
     }
 
@@ -273,6 +280,9 @@ impl Replica {
     /// replica does not lead any more and the place of the entry is cut off by now.
     pub fn wait_committed(&self, stamp: Stamp, limit: Duration) -> Result<(), Failure> {
         let mut state = self.enter()?;
+        if state.core.hurry() {
+            self.shared.wake(&mut state);
+        }
         let detail = format!("entry {}", stamp.position);
         self.wait(&mut state, "replica commit", &detail, limit, |state| {
             let core = &state.core;

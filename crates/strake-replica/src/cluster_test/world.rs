@@ -163,6 +163,8 @@ pub(super) struct World {
     nodes: BTreeMap<ReplicaId, Node>,
     cuts: BTreeSet<(ReplicaId, ReplicaId)>,
     is_healed: bool,
+    /// Whether writes may linger.
+    lingers: bool,
     /// The replica whose disk was put back, until it has found out what it had.
     forgetful: Option<ReplicaId>,
     mischief_ms: u64,
@@ -190,6 +192,7 @@ impl World {
             nodes: BTreeMap::new(),
             cuts: BTreeSet::new(),
             is_healed: false,
+            lingers: seed.is_multiple_of(2),
             forgetful: None,
             mischief_ms: [100, 300, 1000][rng.index(3)],
             loss_one_in: [5, 20, 100][rng.index(3)],
@@ -551,6 +554,7 @@ impl World {
             lease: Duration::from_millis(280),
             append_bytes: 600,
             window_entries: 16,
+            linger: Duration::from_millis(30),
             log_bytes_max: 24 << 10,
             part_bytes: 300,
             snapshot_bytes_max: 8 << 10,
@@ -618,10 +622,11 @@ impl World {
         let (begun, number) = (self.serial, self.judge.operations.len());
         let value = number as u64 + 1;
         let length = 8 + self.rng.index(200);
+        let lingers = self.lingers;
         let mut taken = false;
         let operation = Operation { is_read, begun, ended: None, position: None, value };
         self.judge.operations.push(operation);
-        self.touch(id, |run, _| {
+        self.touch(id, |run, now| {
             if is_read {
                 taken = run.core.read(value).is_ok();
                 if taken {
@@ -630,13 +635,20 @@ impl World {
             } else {
                 let mut bytes = value.to_be_bytes().to_vec();
                 bytes.resize(length, 1);
-                if let Ok(stamp) = run.core.propose(0, bytes.into()) {
+                // In half of the worlds every other write may linger.
+                let next = run.core.next().filter(|_| lingers && number.is_multiple_of(2));
+                let proposed = match next {
+                    Some(stamp) => run.core.propose_at(now, stamp, 0, bytes.into()).map(|()| stamp),
+                    None => run.core.propose(0, bytes.into()),
+                };
+                if let Ok(stamp) = proposed {
                     run.writes.insert(stamp.position, (stamp.term, number));
                     taken = true;
                 }
             }
             if with_sync {
                 run.core.sync();
+                run.core.hurry();
             }
         });
         if !taken {

@@ -2,7 +2,7 @@
 //! and changes the membership.
 
 use super::copying::Copies;
-use super::{Core, Role};
+use super::{Core, Lingering, Role};
 use crate::entry::{Payload, Snapshot};
 use crate::membership::Membership;
 use crate::message::{Body, Part, Verdict};
@@ -179,16 +179,39 @@ impl Core {
     }
 
     /// As [`Core::propose`], if the entry has this stamp then: for a caller that has decided ahead
-    /// what the entry does at this place.
+    /// what the entry does at this place. The entry may linger ([`Config::linger`]).
+    ///
+    /// [`Config::linger`]: super::Config::linger
     ///
     /// # Errors
     /// As [`Core::propose`]. [`Refusal::Moved`] if it would have another stamp.
-    pub fn propose_at(&mut self, stamp: Stamp, level: u32, bytes: Bytes) -> Result<(), Refusal> {
+    pub fn propose_at(
+        &mut self,
+        now: Duration,
+        stamp: Stamp,
+        level: u32,
+        bytes: Bytes,
+    ) -> Result<(), Refusal> {
+        self.now = self.now.max(now);
         self.may_append()?;
         if self.next() != Some(stamp) {
             return Err(Refusal::Moved);
         }
-        self.propose(level, bytes).map(|_| ())
+        let length = bytes.len();
+        let before = self.lingering.take();
+        let may_linger = before.is_some() || self.changed.entries_from.is_none();
+        if let Err(refusal) = self.propose(level, bytes) {
+            self.lingering = before;
+            return Err(refusal);
+        }
+        if may_linger && !self.config.linger.is_zero() {
+            let until = self.now + self.config.linger;
+            let first = Lingering { from: stamp.position, until, bytes: 0 };
+            let mut lingering = before.unwrap_or(first);
+            lingering.bytes += length;
+            self.lingering = Some(lingering);
+        }
+        Ok(())
     }
 
     /// Asks whether this is still the leader. The answer is in [`super::Output::reads`].
@@ -372,7 +395,7 @@ impl Core {
     pub(super) fn send_new_entries(&mut self) {
         let Role::Leader(leading) = &mut self.role else { return };
         let is_asked = std::mem::take(&mut leading.is_asked);
-        if is_asked || self.changed.entries_from.is_some() {
+        if is_asked || (self.changed.entries_from.is_some() && self.lingering.is_none()) {
             self.send_to_all(is_asked);
         }
     }
@@ -427,9 +450,10 @@ impl Core {
         let mut entries = Vec::new();
         let mut bytes = 0;
         if !is_full {
-            let known =
-                self.log.from(progress.next).iter().take(self.config.window_entries as usize);
-            for entry in known {
+            let end = self.lingering.as_ref().map(|lingering| lingering.from);
+            let known = self.log.from(progress.next).iter();
+            let known = known.take_while(|entry| end.is_none_or(|end| entry.position < end));
+            for entry in known.take(self.config.window_entries as usize) {
                 bytes += entry.cost();
                 entries.push(entry.clone());
                 if bytes >= self.config.append_bytes {

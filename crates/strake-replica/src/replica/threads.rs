@@ -61,7 +61,10 @@ fn run_core(shared: &Shared, batches: &Sender<Batch>, work: &Sender<Work>) {
     loop {
         let mut state = shared.state.lock();
         if !state.is_due && !state.is_stopping {
-            shared.work.wait_for(&mut state, tick.max(Duration::from_millis(1)));
+            let until = state.core.lingers_until();
+            let lingers = until.map(|until| until.saturating_sub(shared.clock.monotonic()));
+            let pause = lingers.map_or(tick, |lingers| lingers.min(tick));
+            shared.work.wait_for(&mut state, pause.max(Duration::from_millis(1)));
         }
         if state.is_stopping {
             return;

@@ -146,6 +146,7 @@ impl Cluster {
             log_bytes_max: 12_000,
             part_bytes: 200,
             kept_entries: 5,
+            linger: Duration::from_millis(3),
             ..Config::new(id)
         };
         let start = *self.room.starts.lock().entry(id).or_default();
