@@ -15,7 +15,7 @@
 use crate::data::of::Of;
 use crate::flush::sync::{sync_all, sync_inode_whole};
 use crate::inode::core::InodeState;
-use crate::invalidate::Outdated;
+use crate::invalidate::{Found, Outdated};
 use crate::lease::dead;
 use crate::memory::file::Content;
 use crate::mount::Mount;
@@ -29,6 +29,11 @@ use tracing::{error, warn};
 
 /// The adapter may need that long to drop a file. It is asked again then.
 const DROP_MAX: Duration = Duration::from_secs(10);
+/// The kernel takes in answers within that time, and says so when it forgets an inode. It needs a
+/// processor for the program that waits for the answer.
+const LEARN_MAX: Duration = Duration::from_secs(10);
+/// It is told again after that long.
+const LEARN_PAUSE: Duration = Duration::from_micros(100);
 /// A file that cannot be made durable is tried again after that long.
 const SAVE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -63,8 +68,8 @@ impl GiveUp for Mount {
     fn drop_from_caches(&self, ino: Ino, drops: Drops) {
         match drops {
             Drops::Nothing => {}
-            Drops::Attributes => self.outdate(Outdated::Attributes(ino)),
-            Drops::All => self.outdate(Outdated::Contents { ino, range: 0..u64::MAX }),
+            Drops::Attributes => self.outdate(ino, &Outdated::Attributes(ino)),
+            Drops::All => self.outdate(ino, &Outdated::Contents { ino, range: 0..u64::MAX }),
         }
     }
 
@@ -244,16 +249,32 @@ impl Mount {
         inode.core.lock().forget();
     }
 
-    /// Has the adapter's caches drop something, however long that takes: they would show what is
-    /// no longer so.
-    fn outdate(&self, what: Outdated) {
+    /// Has the adapter's caches drop something of an inode, however long that takes: they would show
+    /// what is no longer so.
+    ///
+    /// An answer that tells them of the inode may be on its way, and they know nothing to drop until
+    /// they have taken it in. A lookup counts before it is answered. So while lookups are counted,
+    /// caches that know nothing are told again.
+    fn outdate(&self, ino: Ino, what: &Outdated) {
         let Some(adapter) = self.adapter.get() else { return };
+        let clock = &self.array.clock;
+        let mut unknown_since = None;
         loop {
             let dropped = adapter
                 .invalidate(what.clone())
                 .and_then(|dropping| dropping.wait(&self.array.observe.waiters, DROP_MAX));
             match dropped {
-                Ok(()) => return,
+                Ok(Found::Nothing) if self.table.is_looked_up(ino) => {
+                    let now = clock.monotonic();
+                    if now - *unknown_since.get_or_insert(now) >= LEARN_MAX {
+                        warn!(target: "tokens", "the kernel was told of inode {ino}, and forgot it");
+                        return;
+                    }
+                    let waiters = &self.array.observe.waiters;
+                    let _wait = waiters.enter("adapter learning", format!("inode {ino}"));
+                    clock.sleep(LEARN_PAUSE);
+                }
+                Ok(_) => return,
                 // It is gone, and its caches with it.
                 Err(error) if error.kind() == ErrorKind::Unreachable => return,
                 Err(error) => warn!(target: "tokens", "{what} is still cached: {error}"),

@@ -94,9 +94,18 @@ pub trait Invalidate: Send + Sync {
     fn can_drop_all_names(&self) -> bool;
 }
 
+/// What an order has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The caches knew of the thing, and have dropped it.
+    Something,
+    /// They knew nothing of the kind. An answer that they have not taken in yet may tell them.
+    Nothing,
+}
+
 struct State {
     what: Outdated,
-    result: Mutex<Option<Result<()>>>,
+    result: Mutex<Option<Result<Found>>>,
     changed: Condvar,
 }
 
@@ -136,7 +145,7 @@ impl Dropping {
     ///
     /// # Panics
     /// On a thread that serves requests.
-    pub fn wait(&self, waiters: &Waiters, limit: Duration) -> Result<()> {
+    pub fn wait(&self, waiters: &Waiters, limit: Duration) -> Result<Found> {
         assert!(!SERVES.get(), "a serving thread waits for caches that may wait for it");
         self.wait_while_others_serve(waiters, limit)
     }
@@ -145,7 +154,7 @@ impl Dropping {
     ///
     /// # Errors
     /// Like [`Dropping::wait`].
-    pub fn wait_while_others_serve(&self, waiters: &Waiters, limit: Duration) -> Result<()> {
+    pub fn wait_while_others_serve(&self, waiters: &Waiters, limit: Duration) -> Result<Found> {
         let mut result = self.state.result.lock();
         if result.is_none() {
             let _wait = waiters.enter("adapter dropping", self.state.what.to_string());
@@ -166,7 +175,7 @@ impl Dropped {
     }
 
     /// Reports the outcome.
-    pub fn tell(self, result: Result<()>) {
+    pub fn tell(self, result: Result<Found>) {
         *self.state.result.lock() = Some(result);
         self.state.changed.notify_all();
     }
@@ -197,7 +206,7 @@ mod tests {
         let late = dropping.wait(&waiters(), Duration::ZERO).expect_err("not yet");
         assert_eq!(late.kind(), ErrorKind::TimedOut);
         assert!(late.to_string().contains("attributes of inode 7"), "{late}");
-        dropped.tell(Ok(()));
+        dropped.tell(Ok(Found::Something));
         for _ in 0..2 {
             dropping.wait(&waiters(), Duration::ZERO).expect("told");
         }
@@ -230,7 +239,7 @@ mod tests {
         let waited = strake_env::thread::spawn(|| {
             this_thread_serves();
             let (dropping, dropped) = Dropping::begin(Outdated::AllNames);
-            dropped.tell(Ok(()));
+            dropped.tell(Ok(Found::Something));
             dropping.wait_while_others_serve(&waiters(), Duration::ZERO).expect("told");
             dropping.wait(&waiters(), Duration::ZERO)
         });

@@ -3,12 +3,16 @@
 
 use crate::StrakeVfs;
 use crate::coherence_test::World;
-use crate::vfs::{DirItem, OpenFlags, Vfs};
+use crate::invalidate::{Dropping, Found, Invalidate, Outdated};
+use crate::vfs::{DirItem, OpenFlags, SetAttr, Vfs};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use strake_env::Rng;
+use strake_env::sync::Mutex;
 use strake_env::thread;
 use strake_proto::meta::RenameMode;
-use strake_proto::{Caller, ErrorKind, Ino};
+use strake_proto::{Caller, ErrorKind, Ino, Result};
 
 const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
@@ -25,6 +29,79 @@ fn found(vfs: &StrakeVfs, dir: Ino, name: &[u8]) -> Option<Ino> {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// The root is in use as long as the mount is, although nobody looks it up.
+#[test]
+fn a_path_from_the_root_is_known_again() {
+    let world = World::new("1", 1);
+    let own = &*world.mounts[0];
+    let file = make(own, Ino::ROOT, b"there");
+    assert_eq!(found(own, Ino::ROOT, b"there"), Some(file));
+    let before = world.leader.heard();
+    assert_eq!(found(own, Ino::ROOT, b"there"), Some(file));
+    assert_eq!(
+        own.getxattr(ROOT, file, b"security.capability"),
+        Err(ErrorKind::NoAttribute.into())
+    );
+    assert_eq!(world.leader.heard(), before);
+    world.end();
+}
+
+/// A kernel that has not taken in the answer to a lookup when it is first told of the inode.
+#[derive(Default)]
+struct LateKernel {
+    /// It knows nothing so often.
+    unknown: AtomicU32,
+    told: Mutex<Vec<Outdated>>,
+}
+
+impl Invalidate for LateKernel {
+    fn invalidate(&self, what: Outdated) -> Result<Dropping> {
+        self.told.lock().push(what.clone());
+        let (dropping, dropped) = Dropping::begin(what);
+        let knows = |left: u32| left.checked_sub(1);
+        let found = match self.unknown.fetch_update(Ordering::AcqRel, Ordering::Acquire, knows) {
+            Ok(_) => Found::Nothing,
+            Err(_) => Found::Something,
+        };
+        dropped.tell(Ok(found));
+        Ok(dropping)
+    }
+
+    fn can_drop_all_names(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_kernel_that_will_know_an_inode_is_told_until_it_does() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let kernel = Arc::new(LateKernel::default());
+    own.attach_adapter(Arc::clone(&kernel) as Arc<dyn Invalidate>);
+    let file = make(other, Ino::ROOT, b"file");
+    let changes = |permissions| {
+        let wanted = SetAttr { permissions: Some(permissions), ..SetAttr::default() };
+        other.setattr(ROOT, file, None, &wanted).expect("changed");
+        let told = std::mem::take(&mut *kernel.told.lock());
+        let ino = |what: &Outdated| match what {
+            Outdated::Attributes(ino) | Outdated::Contents { ino, .. } => *ino,
+            what => panic!("{what}"),
+        };
+        told.iter().filter(|what| ino(what) == file).count()
+    };
+    assert_eq!(found(own, Ino::ROOT, b"file"), Some(file));
+    kernel.told.lock().clear();
+    kernel.unknown.store(2, Ordering::Release);
+    assert_eq!(changes(0o600), 3, "the lookup was answered, so the kernel will know it");
+
+    // The kernel has forgotten it, and said so.
+    own.getattr(file).expect("there");
+    own.forget(file, 1);
+    kernel.unknown.store(u32::MAX, Ordering::Release);
+    assert_eq!(changes(0o644), 1);
+    world.end();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! locked until the answer, and whoever drops pages waits for those that are locked.
 
 use crate::coherence_test::World;
-use crate::invalidate::{Dropped, Dropping, Invalidate, Outdated};
+use crate::invalidate::{Dropped, Dropping, Found, Invalidate, Outdated};
 use crate::vfs::{Handle, OpenFlags, Vfs};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl Invalidate for Kernel {
             self.changed.wait_while(&mut page, |page| page.is_locked);
             page.first = None;
         }
-        dropped.tell(Ok(()));
+        dropped.tell(Ok(Found::Something));
         Ok(dropping)
     }
 

@@ -5,13 +5,14 @@ use crate::abi::{self, InHeader, Opcode, fopen, open_flag, setattr_flag};
 use crate::locks;
 use crate::notify::Notifier;
 use crate::policy::{OpenModes, cache_time};
-use crate::reply;
+use crate::reply::{self, Valid};
 use crate::session::TRANSFER_BYTES_MAX;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_client::Vfs;
+use strake_client::invalidate::Invalidate;
 use strake_client::mode::AccessTimes;
 use strake_client::vfs::{
     DirItem, FallocateMode, Handle, LockDone, MakeNode, OpenFlags, Opened, SeekFor, SetAttr,
@@ -97,12 +98,21 @@ impl Adapter {
 
     /// How long the kernel may keep the attributes that answer a question about an inode. If they
     /// are given up before the answer is there, the kernel is told so after it has asked, and does
-    /// not believe the answer.
+    /// not believe the answer. An inode that it learns of with the answer is no exception: who gives
+    /// its attributes up tells the kernel until that knows the inode (`give_up.rs` of `strake-client`).
     ///
-    /// No other answer is protected so: with a name the kernel may learn of the inode only then,
-    /// and what it was told of it before is lost; and it believes the answer to a change.
+    /// Other answers are not protected so: the kernel believes the answer to a change.
     fn valid_of(&self, ino: Ino) -> Duration {
         self.vfs.attributes_hold(ino).unwrap_or(self.valid)
+    }
+
+    /// As [`Adapter::valid_of`], for the answer to a lookup. Kernels before Linux 6.13 may take it
+    /// for new although they forgot the inode meanwhile, and with it what they were told. The first
+    /// that we can tell from these is 6.16.
+    fn valid_with_name(&self, ino: Ino) -> Valid {
+        let knows_what_it_forgot = self.notifier.can_drop_all_names();
+        let attr = if knows_what_it_forgot { self.valid_of(ino) } else { self.valid };
+        Valid { name: self.valid, attr }
     }
 
     /// Whether other mounts change the file system at the same time.
@@ -227,7 +237,10 @@ impl Adapter {
 
     fn lookup(&self, caller: &Caller, parent: Ino, body: &mut Body<'_>) -> Result<Answer> {
         match self.vfs.lookup(caller, parent, body.name()?) {
-            Ok(entry) => Ok(Answer::Bytes(reply::entry_reply(&entry, self.valid))),
+            Ok(entry) => {
+                let valid = self.valid_with_name(entry.attr.ino);
+                Ok(Answer::Bytes(reply::entry_reply(&entry, valid)))
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Ok(Answer::Bytes(reply::negative_entry_reply(self.valid)))
             }
@@ -309,7 +322,7 @@ impl Adapter {
             }
             _ => return self.remove_names(opcode, caller, parent, body),
         };
-        Ok(Answer::Bytes(reply::entry_reply(&entry, self.valid)))
+        Ok(Answer::Bytes(reply::entry_reply(&entry, Valid::both(self.valid))))
     }
 
     fn remove_names(
@@ -368,7 +381,7 @@ impl Adapter {
             let exclusive = asked.flags & open_flag::EXCL != 0;
             self.vfs.create(&caller, ino, body.name()?, permissions, flags, exclusive)?
         };
-        let mut out = reply::entry_reply(&entry, self.valid);
+        let mut out = reply::entry_reply(&entry, Valid::both(self.valid));
         out.extend_from_slice(&self.opened(entry.attr.ino, flags, opened));
         Ok(Answer::Bytes(out))
     }
@@ -455,7 +468,7 @@ impl Adapter {
             }
             if plus {
                 let counted = counted_attr(item);
-                reply::put_entry(&mut out, counted, self.valid);
+                reply::put_entry(&mut out, counted, Valid::both(self.valid));
                 if let Some(attr) = counted {
                     self.vfs.remember(attr.ino);
                 }

@@ -14,8 +14,7 @@
 //! no lock is held across the write. A lane starts a further thread when an order finds all its
 //! threads held up. Beyond the lane's limits, orders are refused (see [`strake_env::workers`]).
 //!
-//! The kernel answers with an errno. ENOENT means that nothing of the kind was cached, which is as
-//! good as dropped. After ENODEV or ENOTCONN the mount is gone, and with it all caches that
+//! The kernel answers with an errno. ENOENT means that nothing of the kind was cached. After ENODEV or ENOTCONN the mount is gone, and with it all caches that
 //! programs could look into. EINVAL and ENOSYS mean that the kernel is too old; the log says so
 //! once.
 
@@ -28,7 +27,7 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use strake_client::invalidate::{Dropped, Dropping, Invalidate, Outdated};
+use strake_client::invalidate::{Dropped, Dropping, Found, Invalidate, Outdated};
 use strake_env::workers::{Refused, WorkerLimits, Workers};
 use strake_observe::Observe;
 use strake_proto::{Error, ErrorKind, Ino, Result};
@@ -189,13 +188,14 @@ fn gone() -> Error {
 }
 
 impl Kernel {
-    fn drop_cached(&self, what: &Outdated) -> Result<()> {
-        let Some(message) = message(what) else { return Ok(()) };
+    fn drop_cached(&self, what: &Outdated) -> Result<Found> {
+        let Some(message) = message(what) else { return Ok(Found::Nothing) };
         match (what, (self.tell)(&message)) {
-            (_, Ok(()) | Err(Errno::NOENT)) => Ok(()),
+            (_, Ok(())) => Ok(Found::Something),
+            (_, Err(Errno::NOENT)) => Ok(Found::Nothing),
             // The kernel has dropped the name. The directory behind it is a mount point, or has
             // names in use.
-            (Outdated::Gone { .. }, Err(Errno::NOTEMPTY | Errno::BUSY)) => Ok(()),
+            (Outdated::Gone { .. }, Err(Errno::NOTEMPTY | Errno::BUSY)) => Ok(Found::Something),
             (_, Err(Errno::NODEV | Errno::NOTCONN)) => Err(gone()),
             (_, Err(error @ (Errno::INVAL | Errno::NOSYS))) => {
                 if !self.said_too_old.swap(true, Ordering::Relaxed) {

@@ -16,7 +16,7 @@ fn notifier(serving: usize, answers: Answers) -> Notifier {
 }
 
 /// The outcome of one order at a kernel that answers so.
-fn outcome(answer: std::result::Result<(), Errno>, what: Outdated) -> Result<()> {
+fn outcome(answer: std::result::Result<(), Errno>, what: Outdated) -> Result<Found> {
     let notifier = notifier(1, Box::new(move |_| answer));
     let waiters = &notifier.observe.waiters;
     notifier.invalidate(what)?.wait(waiters, SOON)
@@ -76,8 +76,8 @@ fn ranges_end_where_files_may_end_and_empty_ones_are_not_told() {
 #[test]
 fn the_kernels_answers_are_understood() {
     let kind = |answer, what: Outdated| outcome(Err(answer), what).expect_err("an error").kind();
-    assert!(outcome(Ok(()), name(b"a")).is_ok());
-    assert!(outcome(Err(Errno::NOENT), name(b"a")).is_ok(), "not cached");
+    assert_eq!(outcome(Ok(()), name(b"a")), Ok(Found::Something));
+    assert_eq!(outcome(Err(Errno::NOENT), name(b"a")), Ok(Found::Nothing), "not cached");
     assert!(outcome(Err(Errno::NOTEMPTY), removed()).is_ok(), "the name is dropped");
     assert!(outcome(Err(Errno::BUSY), removed()).is_ok());
     assert_eq!(kind(Errno::NODEV, name(b"a")), ErrorKind::Unreachable);
@@ -158,7 +158,7 @@ fn orders_have_a_limit_and_end_with_the_mount() {
     let outcomes: Vec<_> = taken.iter().map(|it| it.wait(waiters, Duration::ZERO)).collect();
     let dropped = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
     assert!((1..=NAMES.threads_max).contains(&dropped), "{dropped}: those that were begun");
-    let gone = |outcome: &Result<()>| {
+    let gone = |outcome: &Result<Found>| {
         outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unreachable)
     };
     assert_eq!(outcomes.iter().filter(|outcome| gone(outcome)).count(), taken.len() - dropped);

@@ -71,8 +71,24 @@ pub(crate) fn statx_reply(attr: &Attr, valid: Duration) -> Vec<u8> {
     .to_vec()
 }
 
+/// How long the kernel may keep what an entry says.
+#[derive(Clone, Copy)]
+pub(crate) struct Valid {
+    /// The name, also one that leads nowhere.
+    pub(crate) name: Duration,
+    /// The attributes.
+    pub(crate) attr: Duration,
+}
+
+impl Valid {
+    /// Both equally long.
+    pub(crate) fn both(valid: Duration) -> Valid {
+        Valid { name: valid, attr: valid }
+    }
+}
+
 /// `fuse_entry_out`.
-pub(crate) fn entry_reply(entry: &Entry, valid: Duration) -> Vec<u8> {
+pub(crate) fn entry_reply(entry: &Entry, valid: Valid) -> Vec<u8> {
     let mut out = Vec::with_capacity(EntryOut::SIZE + AttrOut::SIZE + 16);
     put_entry(&mut out, Some(&entry.attr), valid);
     out
@@ -81,17 +97,17 @@ pub(crate) fn entry_reply(entry: &Entry, valid: Duration) -> Vec<u8> {
 /// The reply for a name that does not exist. The kernel may cache it.
 pub(crate) fn negative_entry_reply(valid: Duration) -> Vec<u8> {
     let mut out = Vec::with_capacity(EntryOut::SIZE + AttrOut::SIZE);
-    put_entry(&mut out, None, valid);
+    put_entry(&mut out, None, Valid::both(valid));
     out
 }
 
 /// Appends a `fuse_entry_out`. The kernel does not count one without attributes as a lookup.
-pub(crate) fn put_entry(out: &mut Vec<u8>, attr: Option<&Attr>, valid: Duration) {
+pub(crate) fn put_entry(out: &mut Vec<u8>, attr: Option<&Attr>, valid: Valid) {
     let head = EntryOut {
         nodeid: attr.map_or(0, |attr| attr.ino.0),
         generation: attr.map_or(0, |attr| attr.generation.0),
-        entry_valid: valid.as_secs(),
-        attr_valid: valid.as_secs(),
+        entry_valid: valid.name.as_secs(),
+        attr_valid: valid.attr.as_secs(),
         entry_valid_nanos: 0,
         attr_valid_nanos: 0,
     };

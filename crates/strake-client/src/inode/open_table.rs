@@ -135,9 +135,13 @@ impl Clone for Pinned {
 }
 
 impl OpenTable {
-    /// An empty table.
+    /// A table with the root, which the adapter uses without a lookup. Every path begins there, so
+    /// what is known of it stays.
     pub(crate) fn new() -> Arc<OpenTable> {
-        Arc::new(OpenTable { shards: (0..SHARDS).map(|_| Mutex::default()).collect() })
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let table = Arc::new(OpenTable { shards });
+        table.remember(Ino::ROOT);
+        table
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
@@ -189,6 +193,11 @@ impl OpenTable {
     /// Gives lookups back.
     pub(crate) fn remove_lookups(&self, ino: Ino, count: u64) {
         self.change(ino, |entry| entry.lookups = entry.lookups.saturating_sub(count));
+    }
+
+    /// Whether lookups of an inode are counted.
+    pub(crate) fn is_looked_up(&self, ino: Ino) -> bool {
+        self.shard(ino).lock().entries.get(&ino).is_some_and(|entry| entry.lookups > 0)
     }
 
     /// Counts an open handle.

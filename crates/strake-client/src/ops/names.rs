@@ -119,16 +119,21 @@ impl Drop for Changing<'_> {
 pub(crate) fn enter(mount: &Mount, found: &Found) -> Result<(Pinned, Entry)> {
     let inode = mount.table.pin(found.ino);
     let attr = match &found.inode {
-        Some((found, before)) if mount.tokens.is_none() => mount.learn(&inode, found, *before),
+        Some((found, before)) if mount.tokens.is_none() => {
+            mount.table.add_lookups(inode.ino, 1);
+            mount.learn(&inode, found, *before)
+        }
         _ => {
             // Another client may have changes of it that the metadata does not know.
             let _tokens = mount.take_found(inode.ino)?;
             let attr = mount.attr(&inode);
             mount.let_go_if_nameless(&inode);
-            attr?
+            let attr = attr?;
+            // Under the token: who gives it up sees that the adapter is told of the inode.
+            mount.table.add_lookups(inode.ino, 1);
+            attr
         }
     };
-    mount.table.add_lookups(inode.ino, 1);
     Ok((inode, Entry { attr }))
 }
 

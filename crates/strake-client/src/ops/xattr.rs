@@ -56,6 +56,13 @@ pub(crate) fn get(
         }
         _ => {}
     }
+    // Linux asks for capabilities before the first write of each file.
+    let is_acl = name == ACL_ACCESS || name == ACL_DEFAULT;
+    let is_absent =
+        |core: &Core| !core.has_xattrs || (core.no_capability && name == CAPABILITY_NAME);
+    if !is_acl && mount.loaded(inode, is_absent)? {
+        return Err(ErrorKind::NoAttribute.into());
+    }
     match mount.array.meta.query(&MetaQuery::GetXattr { ino: inode.ino, name: name.to_vec() })? {
         MetaReply::Bytes(bytes) => Ok(bytes),
         _ => Err(wrong_reply()),

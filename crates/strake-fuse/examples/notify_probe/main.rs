@@ -74,7 +74,7 @@ impl Probe {
 
     /// Waits until the kernel confirms.
     fn confirm(&self, dropping: &Dropping) -> strake_proto::Result<()> {
-        dropping.wait(&self.observe.waiters, LIMIT)
+        dropping.wait(&self.observe.waiters, LIMIT).map(drop)
     }
 
     fn invalidate(&self, what: Outdated) -> strake_proto::Result<()> {
