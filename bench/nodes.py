@@ -203,7 +203,7 @@ class Gluster(Peer):
     """GlusterFS: two copies and an arbiter on three servers, its usual way for three of them."""
 
     needs = {"glusterd": ["glusterfs-server", "glusterfs-client"]}
-    OWN = ("/var/lib/glusterd", "/var/run/gluster", "/var/log/glusterfs")
+    OWN = ("/var/lib/glusterd", "/var/log/glusterfs")
 
     def serve(self):
         for path in self.OWN:
@@ -211,8 +211,8 @@ class Gluster(Peer):
         self.pids = {}
         for server in range(1, SERVERS + 1):
             root = self.data / f"server{server}"
-            # Each daemon has its folders for itself, in a mount namespace of its own.
-            script = ["set -e"]
+            # Each daemon has its folders and sockets for itself, in a mount namespace of its own.
+            script = ["set -e", "mount -t tmpfs tmpfs /run", "mkdir /run/gluster"]
             for number, path in enumerate(self.OWN):
                 (root / str(number)).mkdir(parents=True)
                 script.append(f"mount --bind {root / str(number)} {path}")
@@ -282,10 +282,10 @@ class Moosefs(Peer):
 
     def mount(self, number):
         self.network.run(self.client(number), "mfsmount", self.mounts[number], "-H",
-                         self.network.address(1), "-o", "mfslogfile=/dev/null")
+                         self.network.address(1))
         if number == 0:
             wait_for(self.mounts[0].is_mount)
-            run("mfssetgoal", "2", self.mounts[0])
+            self.network.run(self.client(0), "mfssetgoal", "2", self.mounts[0])
 
 
 class Juicefs(Peer):
