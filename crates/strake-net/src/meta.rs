@@ -68,6 +68,10 @@ enum MetaRequest {
 
 /// The first byte of a [`MetaRequest::Counted`].
 const COUNTED: u8 = 3;
+/// The first byte of a [`MetaRequest::Query`].
+const QUERY: u8 = 0;
+/// The second byte of the last kind of query that takes no time. Those before it take none either.
+const LAST_SHORT: u8 = 6;
 
 /// A [`CountedEntry`] whose count is not the caller's.
 #[derive(Serialize)]
@@ -450,6 +454,11 @@ impl Handler for MetaHandler {
 
     fn is_ordered(&self, message: &[u8]) -> bool {
         message.first() == Some(&COUNTED)
+    }
+
+    /// Most changes are visible at once. A few kinds wait until they are durable.
+    fn is_short(&self, message: &[u8]) -> bool {
+        matches!(message, [COUNTED, ..] | [QUERY, ..=LAST_SHORT, ..])
     }
 
     fn handle(

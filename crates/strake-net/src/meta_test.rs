@@ -536,3 +536,20 @@ fn changes_are_counted_and_replayed_with_certificates_too() {
         mutated_requests_are_answered_or_end_the_connection,
     ]);
 }
+
+#[test]
+fn requests_that_take_no_time_are_told_by_their_first_bytes() {
+    let handler = MetaHandler::for_all(Arc::new(ListMeta::default()));
+    let is_short = |request: &MetaRequestRef<'_>| handler.is_short(&encode(request).expect("fits"));
+    let query = |query: &MetaQuery| is_short(&MetaRequestRef::Query(query));
+    let ino = strake_proto::Ino(1);
+    assert!(query(&MetaQuery::Lookup { parent: ino, name: b"name".to_vec() }));
+    assert!(query(&MetaQuery::GetInode { ino }));
+    assert!(query(&MetaQuery::Counts));
+    assert!(!query(&MetaQuery::Check) && !query(&MetaQuery::CheckAs { number: 1 }));
+    assert!(!is_short(&MetaRequestRef::Sync));
+    let (life, oldest, client, sequence, time) = (1, 1, 1, 1, Timestamp::default());
+    let op = &MetaOp::Join;
+    let counted = CountedEntryRef { life, oldest, client, sequence, time, op };
+    assert!(is_short(&MetaRequestRef::Counted(counted)));
+}

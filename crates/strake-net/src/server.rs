@@ -1,7 +1,9 @@
 //! The serving end of sessions.
 //!
 //! One thread accepts; one thread per connection greets and then reads requests; a fixed crew of
-//! workers, shared by all connections, executes them and writes the replies. A connection whose
+//! workers, shared by all connections, executes them and writes the replies. A request that takes no
+//! time ([`Handler::is_short`]) is executed by the thread that reads it, if the client has nothing
+//! else in progress: to wake a worker takes longer. A connection whose
 //! requests in progress reach a limit is not read until some are answered, so that a client cannot
 //! make the server hold more than that for it. Clients are told the limit and keep to it, so that
 //! their answers to the server's own requests ([`ConnectedClient::call`]) are always read.
@@ -89,6 +91,11 @@ pub(crate) trait Handler: Send + Sync {
     /// Whether the answers to such requests of one connection are written in the order in which the
     /// requests were executed. They are executed one at a time then.
     fn is_ordered(&self, _message: &[u8]) -> bool {
+        false
+    }
+
+    /// Whether such a request waits for nothing, as a rule. It must not wait for its own client.
+    fn is_short(&self, _message: &[u8]) -> bool {
         false
     }
 
@@ -513,14 +520,20 @@ impl Core {
             if frame.kind != self.handler.kinds().0 {
                 return Err(Error::new(ErrorKind::Corrupt, "a request of the wrong kind"));
             }
-            if !peer.admit(&frame, &self.options) {
-                return Ok(());
-            }
+            let Some(is_alone) = peer.admit(&frame, &self.options) else { return Ok(()) };
+            let is_last = input.buffer().is_empty();
+            let runs_here = is_alone && is_last && self.handler.is_short(&frame.message);
             let mut state = self.state.lock();
             if state.stopped {
                 return Ok(());
             }
-            state.queue.push_back(Job { id, peer: Arc::clone(peer), frame });
+            let job = Job { id, peer: Arc::clone(peer), frame };
+            if runs_here {
+                drop(state);
+                self.execute(job);
+                continue;
+            }
+            state.queue.push_back(job);
             drop(state);
             self.work_came.notify_one();
         }
@@ -660,9 +673,9 @@ impl Peer {
         sent.inspect_err(|_| self.back.withdraw(call))
     }
 
-    /// Waits until the request may be in progress beside the others; false if the connection was
-    /// closed meanwhile.
-    fn admit(&self, frame: &Frame, options: &ServerOptions) -> bool {
+    /// Waits until the request may be in progress beside the others. Returns whether it is the only
+    /// one; `None` if the connection was closed meanwhile.
+    fn admit(&self, frame: &Frame, options: &ServerOptions) -> Option<bool> {
         let size = frame.message.len() + frame.payload.len();
         let mut progress = self.progress.lock();
         while !progress.closed
@@ -674,7 +687,7 @@ impl Peer {
         }
         progress.requests += 1;
         progress.bytes += size;
-        !progress.closed
+        (!progress.closed).then_some(progress.requests == 1)
     }
 
     fn finish(&self, size: usize, buffers: [Vec<u8>; 2]) {
