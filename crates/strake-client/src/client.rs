@@ -133,6 +133,9 @@ impl StrakeVfs {
             dirty: Mutex::default(),
             pressed_last: AtomicU64::new(0),
         });
+        // Adapters use the root without a lookup. Every path begins there, so what is known of it
+        // stays.
+        mount.table.remember(Ino::ROOT);
         if let Some(tokens) = &mount.tokens {
             let keeper: Weak<Mount> = Arc::downgrade(&mount);
             tokens.attach(keeper);

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use strake_env::Rng;
 use strake_env::sync::Mutex;
 use strake_env::thread;
-use strake_proto::meta::RenameMode;
-use strake_proto::{Caller, ErrorKind, Ino, Result};
+use strake_proto::meta::{MetaQuery, RenameMode};
+use strake_proto::{Attr, Caller, ErrorKind, Ino, Result};
 
 const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
@@ -170,6 +170,36 @@ fn step(vfs: &StrakeVfs, dir: Ino, rng: &mut Rng) {
     }
 }
 
+/// The metadata's times, size and links of a directory follow from each change of its names, so
+/// that nobody is asked.
+#[test]
+fn a_directory_is_known_after_changes_of_its_names() {
+    let world = World::new("1", 1);
+    let own = &*world.mounts[0];
+    let dir = own.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).expect("made").attr.ino;
+    let file = make(own, dir, b"file");
+    own.getattr(dir).expect("there");
+    let is_known = |change: &dyn Fn()| {
+        change();
+        let before = world.leader.heard();
+        let seen = own.getattr(dir).expect("there");
+        let is_known = world.leader.heard() == before;
+        let told = own.array().meta.query_inode(&MetaQuery::GetInode { ino: dir });
+        assert_eq!(seen, told.expect("there").attr);
+        is_known
+    };
+    assert!(is_known(&|| drop(make(own, dir, b"other"))));
+    assert!(is_known(&|| drop(own.mkdir(ROOT, dir, b"below", 0o755).expect("made"))));
+    assert!(is_known(&|| drop(own.link(ROOT, file, dir, b"link").expect("linked"))));
+    assert!(is_known(&|| own.unlink(ROOT, dir, b"link").expect("removed")));
+    assert!(is_known(&|| own.rmdir(ROOT, dir, b"below").expect("removed")));
+    let (from, to) = ((dir, &b"file"[..]), (dir, &b"other"[..]));
+    // Whether something is replaced is not looked at here.
+    assert!(!is_known(&|| own.rename(ROOT, from, to, RenameMode::Replace).expect("renamed")));
+    assert!(!is_known(&|| drop(own.rmdir(ROOT, dir, b"other").expect_err("a file"))));
+    world.end();
+}
+
 #[test]
 fn threads_of_several_mounts_agree_on_the_names_that_are_left() {
     let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
@@ -187,6 +217,10 @@ fn threads_of_several_mounts_agree_on_the_names_that_are_left() {
         });
         for mount in &world.mounts {
             // A listing asks the metadata, and the mount keeps the token that it holds.
+            let told = mount.array().meta.query_inode(&MetaQuery::GetInode { ino: dir });
+            let (seen, told) = (mount.getattr(dir).expect("there"), told.expect("there").attr);
+            // Access times that listings move are told later.
+            assert_eq!(Attr { atime: told.atime, ..seen }, told);
             let mut listed = BTreeMap::new();
             let list = &mut |item: &DirItem| listed.insert(item.name.clone(), item.ino).is_none();
             mount.readdir(dir, 2, false, list).expect("listed");

@@ -119,6 +119,8 @@ mod racing_write_test;
 #[cfg(test)]
 mod returning_test;
 #[cfg(test)]
+mod set_attr_test;
+#[cfg(test)]
 mod stream_test;
 #[cfg(test)]
 mod testing;

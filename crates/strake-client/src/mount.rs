@@ -223,8 +223,48 @@ impl Mount {
         self.loaded(inode, look)
     }
 
-    /// Applies a change to the metadata and takes in the changed inode, which is the answer.
+    /// Applies a change to the metadata and takes in the changed inode, which is the answer. What
+    /// was kept of attributes is told first.
     pub(crate) fn change(&self, inode: &InodeState, op: MetaOp) -> Result<Attr> {
+        self.tell_attributes(inode)?;
+        self.change_now(inode, op)
+    }
+
+    /// Tells the metadata access times that reads have moved, and attributes that were kept
+    /// ([`Core::keep`]).
+    pub(crate) fn tell_attributes(&self, inode: &InodeState) -> Result<()> {
+        if !inode.core.lock().lacks_attributes() {
+            return Ok(());
+        }
+        // The change time goes on from the one that the metadata has.
+        match self.attr(inode) {
+            Err(error) if error.kind() != ErrorKind::Stale => return Err(error),
+            _ => {}
+        }
+        let (change, changes, other) = {
+            let core = inode.core.lock();
+            let Some(change) = core.untold_attributes() else { return Ok(()) };
+            let other = core.mtime.is_some()
+                || core.ctime.is_some()
+                || core.size_changed
+                || core.allocated_delta != 0;
+            (change, core.changes, other)
+        };
+        let op = MetaOp::SetAttr { ino: inode.ino, change: change.clone() };
+        match self.change_now(inode, op) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Stale => {}
+            Err(error) => return Err(error),
+        }
+        let mut core = inode.core.lock();
+        core.told_attributes(&change);
+        if !core.lacks_attributes() && core.changes == changes && !other {
+            core.told = changes;
+        }
+        Ok(())
+    }
+
+    fn change_now(&self, inode: &InodeState, op: MetaOp) -> Result<Attr> {
         let epoch = inode.core.lock().epoch();
         let result = self.array.meta.apply_inode(op);
         let mut core = inode.core.lock();
@@ -386,7 +426,7 @@ impl Mount {
         let file = {
             let mut core = inode.core.lock();
             core.told = core.changes;
-            core.atime = None;
+            core.forget_untold();
             core.file.take()
         };
         if let Some(file) = &file {

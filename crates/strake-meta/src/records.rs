@@ -10,16 +10,13 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use strake_proto::limits::{INLINE_BYTES_MAX, SYMLINK_BYTES_MAX};
-use strake_proto::meta::{Cookie, FileData, Inode, MetaReply};
+use strake_proto::meta::{Cookie, ENTRY_SIZE_SHOWN, FileData, Inode, MetaReply};
 use strake_proto::{
     Attr, ClientId, Error, ErrorKind, FileType, Generation, Ino, ObjectId, ObjectLayout, Result,
     Timestamp,
 };
 
 const RECORD_VERSION: u8 = 1;
-
-/// The size that `stat` shows for a directory, for each of its entries.
-const ENTRY_SIZE_SHOWN: u64 = 32;
 
 /// The place of an inode's content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -173,6 +173,9 @@ pub enum MetaQuery {
     },
 }
 
+/// The size that `stat` shows for a directory, for each of its entries.
+pub const ENTRY_SIZE_SHOWN: u64 = 32;
+
 /// Changes of attributes. `None` leaves an attribute as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttrChange {

@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::reaper;
 use strake_env::sync::Mutex;
-use strake_proto::meta::{AttrChange, MetaOp};
 use strake_proto::{Error, ErrorKind, Result};
 
 /// How often steps 1 and 2 are tried if an NSD was lost meanwhile. An attempt during which an NSD
@@ -119,7 +118,7 @@ fn make_durable(mount: &Mount, inode: &Arc<InodeState>, how: Saving) -> Result<O
     let _one_at_a_time = inode.syncing.lock();
     let file = inode.core.lock().file.clone();
     let settled = file.map(|file| save_contents(mount, inode, &file, how)).transpose()?;
-    tell_atime(mount, inode)?;
+    mount.tell_attributes(inode)?;
     Ok(settled)
 }
 
@@ -235,29 +234,6 @@ fn update(
     let Some(told) = lacking(inode, file, &content) else { return Ok(true) };
     let result = mount.array.meta.apply_inode(told.update(inode.ino));
     took(inode, file, &content, &told, result).map(|()| true)
-}
-
-/// Tells the metadata an access time that reads have changed.
-fn tell_atime(mount: &Mount, inode: &Arc<InodeState>) -> Result<()> {
-    let (atime, changes, other) = {
-        let core = inode.core.lock();
-        let Some(atime) = core.atime else { return Ok(()) };
-        (atime, core.changes, core.mtime.is_some() || core.ctime.is_some() || core.size_changed)
-    };
-    let change = AttrChange { atime: Some(atime), quiet: true, ..AttrChange::default() };
-    match mount.change(inode, MetaOp::SetAttr { ino: inode.ino, change }) {
-        Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::Stale => {}
-        Err(error) => return Err(error),
-    }
-    let mut core = inode.core.lock();
-    if core.atime == Some(atime) {
-        core.atime = None;
-        if core.changes == changes && !other {
-            core.told = changes;
-        }
-    }
-    Ok(())
 }
 
 /// Makes everything durable, as `sync` does. Returns how many bytes had to be sent.

@@ -62,7 +62,7 @@ pub(crate) fn lacking(inode: &InodeState, file: &FileState, content: &Content) -
         || core.ctime.is_some()
         || core.allocated_delta != 0;
     if !lacks {
-        core.told = core.changes.wrapping_sub(u64::from(core.atime.is_some()));
+        core.told = core.changes.wrapping_sub(u64::from(core.lacks_attributes()));
         return None;
     }
     let data = content_changed.then(|| match content {
@@ -98,7 +98,7 @@ pub(crate) fn took(
                 core.mtime = None;
                 core.ctime = None;
                 core.size_changed = file.size() != told.size;
-                let left = core.size_changed || core.atime.is_some();
+                let left = core.size_changed || core.lacks_attributes();
                 core.told = told.changes.wrapping_sub(u64::from(left));
             }
             Ok(())

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_env::sync::{Mutex, WatchedMutex, WatchedRwLock};
 use strake_proto::acl::Acl;
-use strake_proto::meta::{AttrChange, Inode};
+use strake_proto::meta::{AttrChange, ENTRY_SIZE_SHOWN, Inode};
 use strake_proto::{Attr, Error, FileType, Generation, Ino, Result, Timestamp};
 
 /// The error of a failed write-behind. `fsync` and `close` report it, once for each handle that was
@@ -73,6 +73,8 @@ pub(crate) struct Core {
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) ctime: Option<Timestamp>,
     pub(crate) atime: Option<Timestamp>,
+    /// The like of owners, permissions, and times that were set. See [`Core::keep`].
+    untold: Option<Box<AttrChange>>,
     /// Stable bytes on disks, gained since the last `Update`. The metadata is not told of bytes
     /// that are only accepted: a crash may lose them, and the metadata would count bytes that are
     /// nowhere.
@@ -90,6 +92,23 @@ pub(crate) struct Core {
     pub(crate) file: Option<Arc<FileState>>,
     /// Since when something waits to be synced.
     pub(crate) dirty_since: Option<Duration>,
+}
+
+/// A change of names in a directory, under way.
+#[derive(Clone, Copy)]
+pub(crate) struct NameChange {
+    epoch: u64,
+    was_loaded: bool,
+}
+
+/// A change of names that was made at `time`.
+#[derive(Clone, Copy)]
+pub(crate) struct NameMade {
+    pub(crate) time: Timestamp,
+    /// The directory has so many names more.
+    pub(crate) entries: i64,
+    /// So many of these lead to directories.
+    pub(crate) directories: i32,
 }
 
 strake_env::lock_names! {
@@ -155,6 +174,7 @@ impl InodeState {
             mtime: None,
             ctime: None,
             atime: None,
+            untold: None,
             allocated_delta: 0,
             unstable_gain: 0,
             fresh: 0,
@@ -243,6 +263,27 @@ impl Core {
         }
     }
 
+    /// A change of names in this directory is asked for. Answers to questions that were asked before
+    /// count no more, because they may tell the change already.
+    pub(crate) fn begin_name_change(&mut self) -> NameChange {
+        self.epoch += 1;
+        NameChange { epoch: self.epoch, was_loaded: self.loaded }
+    }
+
+    /// The change was made, and no other one in this directory was under way: the metadata has moved
+    /// the times, the size and the links by rules that are known here.
+    pub(crate) fn end_name_change(&mut self, change: NameChange, made: NameMade) {
+        if !change.was_loaded || !self.loaded || self.epoch != change.epoch {
+            return self.names_changed();
+        }
+        self.epoch += 1;
+        let NameMade { time, entries, directories } = made;
+        let attr = &mut self.attr;
+        (attr.mtime, attr.ctime) = (time, time);
+        attr.size = attr.size.saturating_add_signed(entries * ENTRY_SIZE_SHOWN as i64);
+        attr.links = attr.links.saturating_add_signed(directories);
+    }
+
     /// Notes that names in this directory changed, and with them its times, links and size.
     pub(crate) fn names_changed(&mut self) {
         self.epoch += 1;
@@ -316,6 +357,68 @@ impl Core {
         true
     }
 
+    /// Whether a change of attributes may wait for the next sync, beside other clients and under the
+    /// exclusive token. It must not concern ACLs or extended attributes, and must be one that the
+    /// metadata will take.
+    pub(crate) fn may_keep(&self, change: &AttrChange) -> bool {
+        let times = [change.atime, change.mtime, change.ctime];
+        let is_plain = self.loaded && !self.removed && !self.has_acl && !self.has_xattrs;
+        is_plain
+            && self.attr.file_type == FileType::Regular
+            && !change.quiet
+            && !change.kill_privileges
+            && times.into_iter().flatten().all(|time| time.nanos < 1_000_000_000)
+    }
+
+    /// Keeps a change of attributes, made at `now`, until the metadata is told. Times that it sets
+    /// override those of reads and writes before.
+    pub(crate) fn keep(&mut self, change: &AttrChange, now: Timestamp) {
+        let ctime = self.attr().ctime.max(change.ctime.unwrap_or(now));
+        let untold = self.untold.get_or_insert_default();
+        untold.permissions = change.permissions.or(untold.permissions);
+        untold.uid = change.uid.or(untold.uid);
+        untold.gid = change.gid.or(untold.gid);
+        untold.ctime = Some(ctime);
+        if change.atime.is_some() {
+            untold.atime = change.atime;
+            self.atime = None;
+        }
+        if change.mtime.is_some() {
+            untold.mtime = change.mtime;
+            self.mtime = None;
+        }
+        self.changes += 1;
+    }
+
+    /// Whether the metadata lacks attributes that no change of the contents tells it.
+    pub(crate) fn lacks_attributes(&self) -> bool {
+        self.atime.is_some() || self.untold.is_some()
+    }
+
+    /// The change that tells them.
+    pub(crate) fn untold_attributes(&self) -> Option<AttrChange> {
+        let Some(untold) = &self.untold else {
+            let atime = self.atime?;
+            return Some(AttrChange { atime: Some(atime), quiet: true, ..AttrChange::default() });
+        };
+        // Contents that were changed since have moved the change time on, and may be told first.
+        let (atime, ctime) = (self.atime.or(untold.atime), Some(self.attr().ctime));
+        Some(AttrChange { atime, ctime, ..(**untold).clone() })
+    }
+
+    /// The metadata knows of a change that [`Core::untold_attributes`] gave. What came since stays.
+    pub(crate) fn told_attributes(&mut self, change: &AttrChange) {
+        if self.untold_attributes().as_ref() == Some(change) {
+            self.forget_untold();
+        }
+    }
+
+    /// The metadata is not told any more.
+    pub(crate) fn forget_untold(&mut self) {
+        self.atime = None;
+        self.untold = None;
+    }
+
     /// The current attributes: those of the metadata with our own changes on top.
     pub(crate) fn attr(&self) -> Attr {
         self.merge(self.attr)
@@ -325,6 +428,14 @@ impl Core {
     pub(crate) fn merge(&self, mut attr: Attr) -> Attr {
         if let Some(file) = &self.file {
             attr.size = file.size();
+        }
+        if let Some(untold) = &self.untold {
+            attr.permissions = untold.permissions.map_or(attr.permissions, |bits| bits & 0o7777);
+            attr.uid = untold.uid.unwrap_or(attr.uid);
+            attr.gid = untold.gid.unwrap_or(attr.gid);
+            attr.mtime = untold.mtime.unwrap_or(attr.mtime);
+            attr.atime = untold.atime.unwrap_or(attr.atime);
+            attr.ctime = untold.ctime.map_or(attr.ctime, |ctime| ctime.max(attr.ctime));
         }
         attr.mtime = self.mtime.unwrap_or(attr.mtime);
         attr.ctime = self.ctime.map_or(attr.ctime, |ctime| ctime.max(attr.ctime));
@@ -341,6 +452,9 @@ impl Core {
 
     /// Notes a change of the contents at `now`.
     pub(crate) fn note_write(&mut self, now: Timestamp) {
+        if let Some(untold) = &mut self.untold {
+            untold.mtime = None;
+        }
         self.mtime = Some(now);
         self.ctime = Some(now);
         self.changes += 1;

@@ -135,13 +135,9 @@ impl Clone for Pinned {
 }
 
 impl OpenTable {
-    /// A table with the root, which the adapter uses without a lookup. Every path begins there, so
-    /// what is known of it stays.
+    /// An empty table.
     pub(crate) fn new() -> Arc<OpenTable> {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let table = Arc::new(OpenTable { shards });
-        table.remember(Ino::ROOT);
-        table
+        Arc::new(OpenTable { shards: (0..SHARDS).map(|_| Mutex::default()).collect() })
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {

@@ -98,7 +98,7 @@ fn permitted(
         // `chown(-1, -1)`: Linux moves the change time and clears privileges all the same.
         change.ctime = Some(mount.now());
         change.kill_privileges = true;
-    } else if change.kill_privileges && !moves_owner && !has_privileges(attr.permissions) {
+    } else if change.kill_privileges && !has_privileges(attr.permissions) {
         // Clearing only privileges that are not there is no change at all.
         change.kill_privileges = xattr::has_capability(mount, inode)?;
     }
@@ -118,9 +118,21 @@ fn asks_nothing(wanted: &SetAttr) -> bool {
     ids && times && size.is_none() && !kill_privileges
 }
 
-/// Applies a change, and drops our own times that it overrides. This is serialised with syncs of
+/// Applies a change, or keeps it for the next sync: a program that unpacks an archive sets owner,
+/// permissions and times of each file, and others take the file's token before they look.
+///
+/// A change that is applied drops our own times that it overrides. This is serialised with syncs of
 /// the file's own times, so that an older time never comes after this one.
-fn apply(mount: &Mount, inode: &InodeState, change: AttrChange) -> Result<()> {
+fn apply(mount: &Mount, inode: &Arc<InodeState>, change: AttrChange) -> Result<()> {
+    if mount.tokens.is_some() {
+        let now = mount.now();
+        let mut core = inode.core.lock();
+        if core.may_keep(&change) {
+            core.keep(&change, now);
+            mount.register(inode, &mut core);
+            return Ok(());
+        }
+    }
     let file = inode.core.lock().file.clone();
     let serial = file.as_ref().map(|file| file.meta.lock());
     let (atime, mtime) = (change.atime.is_some(), change.mtime.is_some());

@@ -1,6 +1,6 @@
 //! Operations on names: lookup, create, link, remove, rename.
 
-use crate::inode::core::{Core, InodeState};
+use crate::inode::core::{Core, InodeState, NameChange, NameMade};
 use crate::inode::open_table::Pinned;
 use crate::mount::Mount;
 use crate::permissions::{EXECUTE, WRITE, check_sticky};
@@ -89,25 +89,34 @@ pub(crate) fn find(mount: &Mount, dir: &InodeState, name: &[u8]) -> Result<Found
 struct Changing<'a> {
     dir: &'a InodeState,
     name: &'a [u8],
+    change: NameChange,
     outcome: Option<Option<Ino>>,
+    made: Option<NameMade>,
 }
 
 impl<'a> Changing<'a> {
     fn begin(dir: &'a InodeState, name: &'a [u8]) -> Changing<'a> {
-        dir.core.lock().names.begin(name);
-        Changing { dir, name, outcome: None }
+        let mut core = dir.core.lock();
+        core.names.begin(name);
+        let change = core.begin_name_change();
+        Changing { dir, name, change, outcome: None, made: None }
     }
 
-    /// The change was made, and this is what the name leads to.
-    fn made(mut self, leads_to: Option<Ino>) {
+    /// The change was made, and this is what the name leads to. `made` says what that does to the
+    /// directory, if nothing else does.
+    fn made(mut self, leads_to: Option<Ino>, made: Option<NameMade>) {
         self.outcome = Some(leads_to);
+        self.made = made;
     }
 }
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
         let mut core = self.dir.core.lock();
-        core.names_changed();
+        match self.made {
+            Some(made) => core.end_name_change(self.change, made),
+            None => core.names_changed(),
+        }
         core.names.end(self.name, self.outcome);
     }
 }
@@ -216,7 +225,9 @@ pub(crate) fn make(
     let making = mount.tokens.as_ref().map(|tokens| tokens.make());
     let create = MetaOp::Create { parent, name: name.to_vec(), new };
     let (made, token) = mount.array.meta.apply_new(create)?;
-    changing.made(Some(made.attr.ino));
+    let directories = i32::from(made.attr.file_type == FileType::Directory);
+    let change = NameMade { time: made.attr.ctime, entries: 1, directories };
+    changing.made(Some(made.attr.ino), Some(change));
     if let Some((making, token)) = making.zip(token) {
         making.made(made.attr.ino, token);
     }
@@ -251,7 +262,8 @@ pub(crate) fn link(
     let epoch = inode.core.lock().epoch();
     let changing = Changing::begin(&dir, name);
     let linked = mount.array.meta.apply_inode(MetaOp::Link { ino, parent, name: name.to_vec() })?;
-    changing.made(Some(ino));
+    let change = NameMade { time: linked.attr.ctime, entries: 1, directories: 0 };
+    changing.made(Some(ino), Some(change));
     mount.table.add_lookups(ino, 1);
     let mut core = inode.core.lock();
     // If the inode was an orphan, it has a name again.
@@ -313,9 +325,10 @@ fn remove_child(
     inode.core.lock().doubt_name();
     let reply = mount.array.meta.apply_timed(removal(parent, name, directory, open));
     let reply = reply.inspect_err(|_| mount.let_go_if_nameless(&inode))?;
-    changing.made(None);
     match reply {
         (MetaReply::Removed(Some(removed)), time) => {
+            let directories = -i32::from(directory);
+            changing.made(None, Some(NameMade { time, entries: -1, directories }));
             lost_name(mount, &inode, (&found_attr, time), removed, open);
             Ok(true)
         }
@@ -436,8 +449,8 @@ fn rename_children(
     if target_attr.is_none_or(|target| target.ino != source.ino) {
         let left = target_attr.filter(|_| mode == RenameMode::Exchange).map(|target| target.ino);
         let [old, new] = changing;
-        old.made(left);
-        new.made(Some(source.ino));
+        old.made(left, None);
+        new.made(Some(source.ino), None);
     }
     match (reply, victim.as_ref()) {
         (MetaReply::Removed(Some(removed)), Some((victim, attr))) if removed.ino == victim.ino => {

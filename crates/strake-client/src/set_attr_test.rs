@@ -1,0 +1,180 @@
+//! Owners, permissions and times that a mount has set and the metadata is told of later: no other
+//! mount sees the difference.
+
+use crate::StrakeVfs;
+use crate::coherence_test::{World, seed};
+use crate::vfs::{Handle, OpenFlags, SetAttr, SetTime, Vfs};
+use std::sync::Arc;
+use strake_env::Rng;
+use strake_proto::meta::{MetaQuery, RenameMode, XattrMode};
+use strake_proto::{Attr, Caller, Ino, Timestamp};
+
+const ROOT: &Caller = &Caller::ROOT;
+const RW: OpenFlags = OpenFlags::READ_WRITE;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp { seconds, nanos: 5 }
+}
+
+fn mode(permissions: u32) -> SetAttr {
+    SetAttr { permissions: Some(permissions), ..SetAttr::default() }
+}
+
+fn times(atime: i64, mtime: i64) -> SetAttr {
+    let set = |seconds| Some(SetTime::At(at(seconds)));
+    SetAttr { atime: set(atime), mtime: set(mtime), ..SetAttr::default() }
+}
+
+/// As the metadata has it.
+fn told(mount: &StrakeVfs, ino: Ino) -> Attr {
+    mount.array().meta.query_inode(&MetaQuery::GetInode { ino }).expect("there").attr
+}
+
+/// A file of the first mount, which has it open.
+fn made(world: &World, name: &[u8]) -> (Ino, Handle) {
+    let made = world.mounts[0].create(ROOT, Ino::ROOT, name, 0o644, RW, true);
+    let (entry, opened) = made.expect("created");
+    (entry.attr.ino, opened.handle)
+}
+
+#[test]
+fn what_is_set_is_told_with_the_next_sync_and_seen_before() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let (ino, handle) = made(&world, b"file");
+    let before = world.leader.heard();
+    own.setattr(ROOT, ino, None, &mode(0o4755)).expect("set");
+    own.setattr(ROOT, ino, Some(handle), &mode(0o755)).expect("set");
+    // Linux asks with each new owner that privileges go, and there are none.
+    let (uid, gid, kill_privileges) = (Some(7), Some(8), true);
+    let owner = SetAttr { uid, gid, kill_privileges, ..SetAttr::default() };
+    own.setattr(ROOT, ino, Some(handle), &owner).expect("set");
+    let seen = own.setattr(ROOT, ino, None, &times(100, 200)).expect("set");
+    assert_eq!(world.leader.heard(), before, "nobody was told");
+    assert_eq!((seen.permissions, seen.uid, seen.gid), (0o755, 7, 8));
+    assert_eq!((seen.atime, seen.mtime), (at(100), at(200)));
+    assert_eq!(told(own, ino).permissions, 0o644);
+
+    own.fsync(handle).expect("synced");
+    assert_eq!(told(own, ino), seen, "it is durable");
+    own.setattr(ROOT, ino, None, &mode(0o600)).expect("set");
+    assert_eq!(other.getattr(ino).expect("there").permissions, 0o600, "before the next sync");
+    world.end();
+}
+
+#[test]
+fn the_last_of_writes_and_set_times_counts() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let (ino, handle) = made(&world, b"file");
+    own.setattr(ROOT, ino, None, &times(100, 200)).expect("set");
+    own.write(handle, 0, b"bytes").expect("written");
+    let written = own.getattr(ino).expect("there");
+    assert!(written.mtime > at(200) && written.atime == at(100), "{written:?}");
+    assert_eq!(other.getattr(ino).expect("there"), written);
+
+    own.write(handle, 0, b"other").expect("written");
+    let set = own.setattr(ROOT, ino, None, &times(300, 400)).expect("set");
+    assert_eq!(set.mtime, at(400));
+    assert_eq!(other.getattr(ino).expect("there"), set);
+    world.end();
+}
+
+/// The metadata decides about these changes, so it has to know all before.
+#[test]
+fn what_the_metadata_must_know_is_told_first() {
+    let world = World::new("1", 1);
+    let own = &*world.mounts[0];
+    let (ino, handle) = made(&world, b"file");
+    own.setattr(ROOT, ino, None, &mode(0o4777)).expect("set");
+    own.setxattr(ROOT, ino, b"user.a", b"1", XattrMode::Set, false).expect("set");
+    assert_eq!(told(own, ino).permissions, 0o4777);
+    own.setattr(ROOT, ino, None, &mode(0o6777)).expect("set");
+    assert_eq!(told(own, ino).permissions, 0o6777, "attributes may go with the mode");
+
+    let (ino, second) = made(&world, b"second");
+    own.setattr(ROOT, ino, None, &mode(0o4777)).expect("set");
+    let kills = SetAttr { kill_privileges: true, ..SetAttr::default() };
+    own.setattr(ROOT, ino, None, &kills).expect("set");
+    assert_eq!(told(own, ino).permissions, 0o777);
+    assert_eq!(own.getattr(ino).expect("there").permissions, 0o777);
+
+    let ctime = own.setattr(ROOT, ino, None, &mode(0o640)).expect("set").ctime;
+    let (from, to) = ((Ino::ROOT, &b"second"[..]), (Ino::ROOT, &b"third"[..]));
+    own.rename(ROOT, from, to, RenameMode::Replace).expect("renamed");
+    let renamed = own.getattr(ino).expect("there");
+    assert!(renamed.ctime > ctime && renamed.permissions == 0o640, "{renamed:?}");
+    own.fsync(second).expect("synced");
+    assert_eq!(told(own, ino), renamed, "the change time does not go back");
+    own.release(handle);
+    world.end();
+}
+
+/// What is expected of a file. A time that is not set is only known to have moved on.
+struct Expected {
+    permissions: u32,
+    uid: u32,
+    mtime: Option<Timestamp>,
+    size: u64,
+    ctime: Timestamp,
+}
+
+fn step(mounts: &[Arc<StrakeVfs>], file: (Ino, &[Handle]), it: &mut Expected, rng: &mut Rng) {
+    let (ino, handles) = file;
+    let by = rng.index(mounts.len());
+    let (mount, handle) = (&mounts[by], handles[by]);
+    match rng.below(8) {
+        0 | 1 => {
+            it.permissions = rng.below(0o1000) as u32;
+            mount.setattr(ROOT, ino, None, &mode(it.permissions)).expect("set");
+        }
+        2 => {
+            it.uid = rng.below(9) as u32;
+            let owner = SetAttr { uid: Some(it.uid), ..SetAttr::default() };
+            mount.setattr(ROOT, ino, None, &owner).expect("set");
+        }
+        3 | 4 => {
+            let seconds = rng.below(1 << 40) as i64;
+            it.mtime = Some(at(seconds));
+            mount.setattr(ROOT, ino, None, &times(1, seconds)).expect("set");
+        }
+        5 => {
+            let offset = rng.below(100_000);
+            mount.write(handle, offset, b"bytes").expect("written");
+            (it.size, it.mtime) = (it.size.max(offset + 5), None);
+        }
+        6 => mount.fsync(handle).expect("synced"),
+        _ => {
+            it.size = rng.below(100_000);
+            it.mtime = None;
+            let size = SetAttr { size: Some(it.size), ..SetAttr::default() };
+            mount.setattr(ROOT, ino, Some(handle), &size).expect("set");
+        }
+    }
+    let sees = &mounts[rng.index(mounts.len())];
+    let seen = sees.getattr(ino).expect("there");
+    assert_eq!((seen.permissions, seen.uid, seen.size), (it.permissions, it.uid, it.size));
+    assert!(it.mtime.is_none_or(|mtime| mtime == seen.mtime), "{seen:?}");
+    assert!(seen.ctime >= it.ctime, "the change time goes back");
+    it.ctime = seen.ctime;
+}
+
+#[test]
+fn every_mount_sees_what_any_mount_has_set() {
+    let seed = seed();
+    println!("STRAKE_SEED={seed}");
+    let mut rng = Rng::new(seed);
+    let world = World::new("1", 1);
+    let (ino, first) = made(&world, b"file");
+    let mut handles = vec![first];
+    for mount in &world.mounts[1..] {
+        mount.lookup(ROOT, Ino::ROOT, b"file").expect("there");
+        handles.push(mount.open(ROOT, ino, RW).expect("opened").handle);
+    }
+    let ctime = Timestamp::default();
+    let mut it = Expected { permissions: 0o644, uid: 0, mtime: None, size: 0, ctime };
+    for _ in 0..2000 {
+        step(&world.mounts, (ino, &handles), &mut it, &mut rng);
+    }
+    world.end();
+}
