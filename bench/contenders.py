@@ -248,8 +248,8 @@ class Stage:
         run("mkfs.xfs", "-q", "-f", "-K", self.device)
         self.mount_host()
         contender = self.make(name)
-        contender.up()
         try:
+            contender.up()
             yield contender
         finally:
             contender.down()

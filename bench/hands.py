@@ -58,7 +58,9 @@ def stream(path, megabytes):
 def records(path, mode, first, step, count):
     """Writes or reads every `step`th record of a file that others write too."""
     piece = os.urandom(RECORD)
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    # A program that may write a file may store to it through a mapping, so a read of it needs the
+    # file for itself. IOR reads through a handle that only reads.
+    file = os.open(path, os.O_RDWR | os.O_CREAT if mode == "write" else os.O_RDONLY, 0o644)
 
     def one(number):
         if mode == "write":

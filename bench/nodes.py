@@ -97,7 +97,7 @@ def wait_for(what, seconds=30):
         if what():
             return
         time.sleep(0.1)
-    sys.exit("cluster: a contender does not come up")
+    raise RuntimeError("it does not come up")
 
 
 class StrakeUp:
