@@ -6,6 +6,7 @@ use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{HandleTable, OpenTable};
 use crate::inode::queue::Queue;
 use crate::inode::turns::Turns;
+use crate::inode::untold::Untold;
 use crate::lease::dead;
 use crate::memory::page_pool::{PagePool, PagePoolView};
 use crate::mode::ModeCell;
@@ -123,6 +124,7 @@ impl StrakeVfs {
             folding: Turns::default(),
             neighbours: Neighbours::default(),
             names: Arc::default(),
+            untold: Untold::default(),
             flush_fan,
             timings: SendTimings::new(&array.observe),
             settings,

@@ -20,6 +20,7 @@ use crate::lease::dead;
 use crate::memory::file::Content;
 use crate::mount::Mount;
 use crate::tokens::{Drops, GiveUp, Given};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -65,11 +66,15 @@ impl GiveUp for Mount {
         is_saved
     }
 
-    fn drop_from_caches(&self, ino: Ino, drops: Drops) {
+    fn drop_from_caches(&self, ino: Ino, drops: Drops, spared: &[Range<u64>]) {
         match drops {
             Drops::Nothing => {}
             Drops::Attributes => self.outdate(ino, &Outdated::Attributes(ino)),
-            Drops::All => self.outdate(ino, &Outdated::Contents { ino, range: 0..u64::MAX }),
+            Drops::All => {
+                for range in gaps(spared) {
+                    self.outdate(ino, &Outdated::Contents { ino, range });
+                }
+            }
         }
     }
 
@@ -156,6 +161,22 @@ impl GiveUp for Mount {
         // As above: files that the metadata does not know yet have to be there to be compared.
         self.array.io.nsds().follow_pool().is_ok() && sync_all(self).is_ok()
     }
+}
+
+/// All bytes of a file but these ranges. The end of the file is always there.
+fn gaps(spared: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut spared = spared.to_vec();
+    spared.sort_by_key(|range| range.start);
+    let mut gaps = Vec::new();
+    let mut from = 0;
+    for range in spared {
+        if range.start > from {
+            gaps.push(from..range.start);
+        }
+        from = from.max(range.end);
+    }
+    gaps.push(from..u64::MAX);
+    gaps
 }
 
 /// Whether an error may come from disks that are away, and end when they are back.

@@ -6,6 +6,7 @@ pub(crate) mod listed;
 pub(crate) mod open_table;
 pub(crate) mod queue;
 pub(crate) mod turns;
+pub(crate) mod untold;
 
 use strake_proto::{ErrorKind, FileType, Result};
 

@@ -4,7 +4,9 @@
 use crate::coherence_test::World;
 use crate::invalidate::{Dropped, Dropping, Found, Invalidate, Outdated};
 use crate::vfs::{Handle, OpenFlags, Vfs};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use strake_env::channel::{RecvTimeoutError, channel};
 use strake_env::sync::{Condvar, Mutex};
@@ -18,35 +20,36 @@ const ROUNDS: usize = 200;
 /// A test that takes longer hangs.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// The page of one file in one kernel.
-#[derive(Default)]
+/// A page of one file in one kernel.
+#[derive(Clone, Copy, Default)]
 struct Page {
     is_locked: bool,
     /// The first byte, if the page is there.
     first: Option<u8>,
 }
 
-/// One kernel, which knows one page of one file.
+/// One kernel, which knows the pages of one file.
 #[derive(Default)]
 struct Kernel {
-    page: Mutex<Page>,
+    pages: Mutex<BTreeMap<usize, Page>>,
     changed: Condvar,
 }
 
 impl Kernel {
-    /// A program looks at the page. It is read if it is not there.
-    fn load(&self, vfs: &dyn Vfs, handle: Handle) -> u8 {
-        let mut page = self.page.lock();
-        self.changed.wait_while(&mut page, |page| page.is_locked);
+    /// A program looks at a page. It is read if it is not there.
+    fn load(&self, vfs: &dyn Vfs, handle: Handle, at: usize) -> u8 {
+        let mut pages = self.pages.lock();
+        let is_locked = |pages: &mut BTreeMap<usize, Page>| pages.entry(at).or_default().is_locked;
+        self.changed.wait_while(&mut pages, is_locked);
+        let page = pages.entry(at).or_default();
         if let Some(first) = page.first {
             return first;
         }
         page.is_locked = true;
-        drop(page);
+        drop(pages);
         let mut bytes = [0; PAGE];
-        vfs.read(handle, 0, &mut bytes).expect("readable");
-        let mut page = self.page.lock();
-        (page.is_locked, page.first) = (false, Some(bytes[0]));
+        vfs.fill(handle, (at * PAGE) as u64, &mut bytes).expect("readable");
+        self.pages.lock().insert(at, Page { is_locked: false, first: Some(bytes[0]) });
         self.changed.notify_all();
         bytes[0]
     }
@@ -55,10 +58,18 @@ impl Kernel {
 impl Invalidate for Kernel {
     fn invalidate(&self, what: Outdated) -> Result<Dropping> {
         let (dropping, dropped): (Dropping, Dropped) = Dropping::begin(what);
-        if matches!(dropped.what(), Outdated::Contents { .. }) {
-            let mut page = self.page.lock();
-            self.changed.wait_while(&mut page, |page| page.is_locked);
-            page.first = None;
+        if let Outdated::Contents { range, .. } = dropped.what() {
+            let page_of = |at: u64| (at / PAGE as u64) as usize;
+            let mut pages = self.pages.lock();
+            let (mut next, last) = (page_of(range.start), page_of(range.end - 1));
+            while let Some((&at, _)) = pages.range(next..=last).next() {
+                let is_locked = |pages: &mut BTreeMap<usize, Page>| {
+                    pages.get(&at).is_some_and(|it| it.is_locked)
+                };
+                self.changed.wait_while(&mut pages, is_locked);
+                pages.remove(&at);
+                next = at + 1;
+            }
         }
         dropped.tell(Ok(Found::Something));
         Ok(dropping)
@@ -97,7 +108,7 @@ impl Mapped {
     }
 
     fn load(&self, at: usize) -> u8 {
-        self.kernels[at].load(&*self.world.mounts[at], self.handles[at])
+        self.kernels[at].load(&*self.world.mounts[at], self.handles[at], 0)
     }
 }
 
@@ -158,8 +169,36 @@ fn pages_are_right_whoever_may_store_to_them() {
                 turn = turn % 250 + 1;
                 let writer = &mapped.world.mounts[0];
                 writer.write(mapped.handles[0], 0, &[turn]).expect("there is room");
-                assert_eq!(mapped.kernels[1].load(&**reader, handle), turn);
+                assert_eq!(mapped.kernels[1].load(&**reader, handle, 0), turn);
             }
+        });
+        mapped.world.end();
+    });
+}
+
+/// Regression: each page that the program read was the one for which the kernel waited, and the
+/// other mount had the file a minute later.
+#[test]
+fn a_program_that_goes_through_a_mapping_keeps_the_file_from_nobody() {
+    const PAGES: usize = 64;
+    within_limit("a write beside loads", || {
+        let mapped = Mapped::new();
+        let (own, other) = (&mapped.world.mounts[0], &mapped.world.mounts[1]);
+        own.write(mapped.handles[0], 0, &[1; PAGES * PAGE]).expect("there is room");
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for at in (0..PAGES).cycle() {
+                    assert_eq!(mapped.kernels[0].load(&**own, mapped.handles[0], at), 1);
+                    if is_over.load(Ordering::Acquire) {
+                        return;
+                    }
+                }
+            });
+            for _ in 0..ROUNDS / 4 {
+                other.write(mapped.handles[1], 0, &[1; PAGE]).expect("there is room");
+            }
+            is_over.store(true, Ordering::Release);
         });
         mapped.world.end();
     });

@@ -6,6 +6,7 @@ use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{OpenTable, Pinned};
 use crate::inode::queue::Queue;
 use crate::inode::turns::Turns;
+use crate::inode::untold::Untold;
 use crate::invalidate::Invalidate;
 use crate::memory::file::FileState;
 use crate::memory::page_pool::PagePool;
@@ -44,6 +45,7 @@ pub(crate) struct Mount {
     pub(crate) neighbours: Neighbours,
     /// How many names are known.
     pub(crate) names: Arc<NameBudget>,
+    pub(crate) untold: Untold,
     pub(crate) flush_fan: FanOut,
     pub(crate) settings: Settings,
     /// How it is mounted.
@@ -73,10 +75,10 @@ impl Mount {
     }
 
     /// Takes the tokens to read bytes of a file.
-    pub(crate) fn take_to_read(&self, ino: Ino) -> Result<Use<'_>> {
+    pub(crate) fn take_to_read(&self, ino: Ino, access: Access) -> Result<Use<'_>> {
         match &self.tokens {
             None => Ok(Use::LONE),
-            Some(tokens) => tokens.take(&[want(ino, tokens.read_mode(ino))], Access::Read),
+            Some(tokens) => tokens.take(&[want(ino, tokens.read_mode(ino))], access),
         }
     }
 
@@ -236,6 +238,7 @@ impl Mount {
         if !inode.core.lock().lacks_attributes() {
             return Ok(());
         }
+        let _one_at_a_time = inode.telling.lock();
         // The change time goes on from the one that the metadata has.
         match self.attr(inode) {
             Err(error) if error.kind() != ErrorKind::Stale => return Err(error),
@@ -258,10 +261,29 @@ impl Mount {
         }
         let mut core = inode.core.lock();
         core.told_attributes(&change);
+        self.note_told(inode, &core);
         if !core.lacks_attributes() && core.changes == changes && !other {
             core.told = changes;
         }
         Ok(())
+    }
+
+    /// Tells the metadata all attributes that were kept. Returns the first error.
+    pub(crate) fn tell_kept(&self) -> Result<()> {
+        let mut first = Ok(());
+        for ino in self.untold.all() {
+            match self.table.find(ino) {
+                Some(inode) => first = first.and(self.tell_attributes(&inode)),
+                None => self.untold.remove(ino),
+            }
+        }
+        first
+    }
+
+    fn note_told(&self, inode: &InodeState, core: &Core) {
+        if !core.keeps_attributes() {
+            self.untold.remove(inode.ino);
+        }
     }
 
     fn change_now(&self, inode: &InodeState, op: MetaOp) -> Result<Attr> {
@@ -427,6 +449,7 @@ impl Mount {
             let mut core = inode.core.lock();
             core.told = core.changes;
             core.forget_untold();
+            self.note_told(inode, &core);
             core.file.take()
         };
         if let Some(file) = &file {

@@ -49,6 +49,9 @@ impl Background {
             Box::new(|mount: &Mount| mount.page_pool.serve(&mount.array.observe.operations)),
         )?;
         spawn("folder".to_owned(), Box::new(folding::serve))?;
+        if mount.tokens.is_some() {
+            spawn("setattr".to_owned(), Box::new(tell_attributes))?;
+        }
         let signal = Arc::clone(&stop);
         spawn("tender".to_owned(), Box::new(move |mount| tend(mount, &signal)))?;
         Ok(Background { stop, threads: Mutex::new(threads) })
@@ -61,6 +64,7 @@ impl Background {
         mount.write_behind.close();
         mount.prefetch.close();
         mount.folding.close();
+        mount.untold.close();
         mount.page_pool.close();
         for thread in self.threads.lock().drain(..) {
             // The panic of a thread has been printed. The process goes on to save what it can.
@@ -101,6 +105,16 @@ fn tend(mount: &Mount, stop: &(Mutex<bool>, Condvar)) {
         if tick.is_multiple_of(2) && changes != reaped {
             let _ = reaper::apply_pending(&mount.array);
             reaped = mount.array.meta.changes();
+        }
+    }
+}
+
+/// Tells the metadata attributes that were kept, until they are kept no more.
+fn tell_attributes(mount: &Mount) {
+    while mount.untold.wait() {
+        // Errors need no answer here: the inodes are dirty, so their syncs note what they meet.
+        if !mount.has_lease() || mount.tell_kept().is_err() {
+            mount.array.clock.sleep(TICK);
         }
     }
 }

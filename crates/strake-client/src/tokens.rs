@@ -14,6 +14,11 @@
 //! nothing was served meanwhile, new ones wait. Else it is done once more, with more patience each
 //! time: a program that reads and writes without a pause keeps the file from nobody.
 //!
+//! A program that goes through a mapping may read the next page each time, so that caches always
+//! wait for the one that is locked. So pages that wait to be filled are spared: they hold nothing,
+//! and are filled when the token has come back. A page whose read is served after all is dropped in
+//! the next turn.
+//!
 //! **Pages that a program may store to.** A program stores to a mapped page without a word. So
 //! while a handle may write a file, the kernel gets pages of it only under its exclusive token
 //! ([`Tokens::read_mode`]). Such a handle is opened under that token. So where the token is less,
@@ -52,6 +57,7 @@ pub(crate) use wants::{beside, exclusive, shared, want};
 use crate::lease::{Lease, dead};
 use crate::locks::Locks;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use strake_env::Clock;
@@ -83,6 +89,13 @@ const GIVING_THREADS: usize = 16;
 pub(crate) enum Access {
     /// It reads bytes, perhaps for a page of the kernel.
     Read,
+    /// It fills pages of the kernel with these bytes. They are locked meanwhile, and hold nothing.
+    Fill {
+        /// The first byte.
+        from: u64,
+        /// The byte behind the last.
+        to: u64,
+    },
     /// It writes bytes, perhaps of a page of the kernel.
     Write,
     /// All else.
@@ -103,6 +116,8 @@ struct State {
     /// Uses that nobody waits for any more.
     abandoned: BTreeSet<UseId>,
     giving: BTreeMap<Ino, Giving>,
+    /// The reads that wait to fill pages.
+    filling: BTreeMap<UseId, (Ino, Range<u64>)>,
     handles: HashMap<Ino, Handles>,
     /// Files whose tokens were granted, in that order, each once.
     granted: VecDeque<Ino>,
@@ -236,6 +251,7 @@ impl Tokens {
             begun: BTreeSet::new(),
             abandoned: BTreeSet::new(),
             giving: BTreeMap::new(),
+            filling: BTreeMap::new(),
             handles: HashMap::new(),
             granted: VecDeque::new(),
             listed: HashSet::new(),
@@ -338,24 +354,32 @@ impl Tokens {
         let start = self.clock.monotonic();
         let _wait = self.observe.waiters.enter("token", text(wants));
         let mut state = self.state.lock();
-        loop {
+        if let Access::Fill { from, to } = access {
+            let ino = wants[0].ino;
+            state.filling.insert(number, (ino, from..to));
+            if state.giving.contains_key(&ino) {
+                // Who gives the file up spares these pages.
+                self.changed.notify_all();
+            }
+        }
+        let outcome = loop {
             if self.lease.is_dead() {
                 state.abandoned.insert(number);
-                return Err(dead());
+                break Err(dead());
             }
             if state.begun.remove(&number) {
-                return Ok(self.begun(&mut state, number, wants));
+                break Ok(self.begun(&mut state, number, wants));
             }
             let now = self.clock.monotonic();
             if let Some(served) = self.serve(&mut state, wants, access, now) {
                 state.abandoned.insert(number);
-                return Ok(served);
+                break Ok(served);
             }
             let is_late = now.saturating_sub(start) >= WAIT_MAX;
             if state.ended || is_late {
                 state.abandoned.insert(number);
                 let kind = if is_late { ErrorKind::TimedOut } else { ErrorKind::Unreachable };
-                return Err(Error::new(kind, format!("no token for {}", text(wants))));
+                break Err(Error::new(kind, format!("no token for {}", text(wants))));
             }
             // Whatever else was heard meanwhile.
             let repeats = state.repeated.max(start) + REPEAT;
@@ -366,7 +390,9 @@ impl Tokens {
             let serves = state.serves(wants, access).filter(|serves| *serves > now);
             let pause = serves.unwrap_or(repeats).min(repeats) - now;
             self.changed.wait_for(&mut state, pause);
-        }
+        };
+        state.filling.remove(&number);
+        outcome
     }
 
     /// Sends again all that is not answered. The lock is released meanwhile.
@@ -673,11 +699,17 @@ impl State {
             Access::Other => false,
             Access::Write => held.covers(want),
             // A handle that may write is closed since, perhaps.
-            Access::Read => {
+            Access::Read | Access::Fill { .. } => {
                 held.covers(want) || !self.is_written(want.ino) && held.covers(&shared(want.ino))
             }
         };
         suffices.then_some(serves)
+    }
+
+    /// The bytes of a file whose pages wait to be filled.
+    fn filling(&self, ino: Ino) -> Vec<Range<u64>> {
+        let of_file = self.filling.values().filter(|(of, _)| *of == ino);
+        of_file.map(|(_, range)| range.clone()).collect()
     }
 
     fn served(&self, ino: Ino) -> u64 {

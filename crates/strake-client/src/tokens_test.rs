@@ -60,7 +60,7 @@ impl GiveUp for Keeper {
         *self.saves.lock() += 1;
         true
     }
-    fn drop_from_caches(&self, _: Ino, drops: Drops) {
+    fn drop_from_caches(&self, _: Ino, drops: Drops, _: &[Range<u64>]) {
         assert_eq!(drops, Drops::All);
         let _ = self.begins.send(());
         let _ = self.may_end.lock().recv_timeout(HANGS);

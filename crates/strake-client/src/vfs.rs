@@ -254,6 +254,11 @@ pub trait Vfs: Send + Sync {
     fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened>;
     /// Reads at `offset` into `out`. Returns fewer bytes only at the end of the file.
     fn read(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize>;
+    /// Like [`Vfs::read`], to fill pages of the adapter's caches. Until the answer these pages are
+    /// locked and hold nothing, and whoever has them dropped waits.
+    fn fill(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
+        self.read(handle, offset, out)
+    }
     /// Tells that the kernel's page cache keeps what is read through this handle, so that keeping
     /// it here as well is of little use.
     fn pages_are_kept(&self, _handle: Handle) {}

@@ -11,7 +11,7 @@ use crate::memory::file::FileState;
 use crate::mode::MountMode;
 use crate::open_file::OpenFile;
 use crate::ops::{attributes, copy, directory, names, open, xattr};
-use crate::tokens::{exclusive, shared};
+use crate::tokens::{Access, exclusive, shared};
 use crate::vfs::{
     DirItem, Entry, FallocateMode, Handle, LockDone, LockHeld, LockWant, MakeNode, OpenFlags,
     Opened, SeekFor, SetAttr, Vfs,
@@ -106,6 +106,31 @@ impl StrakeVfs {
     /// The trace, which learns the names of files here.
     fn trace(&self) -> &Trace {
         &self.mount.array.observe.trace
+    }
+
+    fn read_as(
+        &self,
+        access: Access,
+        handle: Handle,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<usize> {
+        let start = self.timings.read.begin();
+        let result = self.files.get(handle).and_then(|open| {
+            if !(open.flags.read || open.flags.execute) {
+                return Err(ErrorKind::BadHandle.into());
+            }
+            let _tokens = self.mount.take_to_read(open.inode.ino, access)?;
+            let file = self.file(&open)?;
+            let of = self.of(&open, &file);
+            let count = of.read(&open.ahead, offset, out)?;
+            if !open.flags.no_atime {
+                self.mount.note_read(&open.inode, self.mount.mode.get().access_times);
+            }
+            Ok(count)
+        });
+        self.timings.read.end(start, *result.as_ref().unwrap_or(&0) as u64, result.is_ok());
+        result
     }
 
     /// Makes a change of names durable if the mount has it so.
@@ -329,22 +354,12 @@ impl Vfs for StrakeVfs {
     }
 
     fn read(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
-        let start = self.timings.read.begin();
-        let result = self.files.get(handle).and_then(|open| {
-            if !(open.flags.read || open.flags.execute) {
-                return Err(ErrorKind::BadHandle.into());
-            }
-            let _tokens = self.mount.take_to_read(open.inode.ino)?;
-            let file = self.file(&open)?;
-            let of = self.of(&open, &file);
-            let count = of.read(&open.ahead, offset, out)?;
-            if !open.flags.no_atime {
-                self.mount.note_read(&open.inode, self.mount.mode.get().access_times);
-            }
-            Ok(count)
-        });
-        self.timings.read.end(start, *result.as_ref().unwrap_or(&0) as u64, result.is_ok());
-        result
+        self.read_as(Access::Read, handle, offset, out)
+    }
+
+    fn fill(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let to = offset.saturating_add(out.len() as u64);
+        self.read_as(Access::Fill { from: offset, to }, handle, offset, out)
     }
 
     fn write(&self, handle: Handle, offset: u64, bytes: &[u8]) -> Result<usize> {
@@ -473,6 +488,7 @@ impl Vfs for StrakeVfs {
         }
         self.timings.fsync.run(|| {
             self.mount.hold_lease()?;
+            self.mount.tell_kept()?;
             self.mount.array.meta.sync()
         })
     }

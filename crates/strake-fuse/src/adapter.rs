@@ -509,12 +509,14 @@ impl Adapter {
             Opcode::Read => {
                 let asked = take!(body, ReadIn)?;
                 let room = data.get_mut(..asked.size as usize).ok_or_else(malformed)?;
-                if asked.read_flags & abi::READ_LOCKOWNER == 0
-                    && let Some(pages) = self.modes.pages(ino)
-                {
+                let handle = Handle(asked.fh);
+                if asked.read_flags & abi::READ_LOCKOWNER != 0 {
+                    return self.vfs.read(handle, asked.offset, room).map(Answer::Data);
+                }
+                if let Some(pages) = self.modes.pages(ino) {
                     pages.note_filled();
                 }
-                self.vfs.read(Handle(asked.fh), asked.offset, room).map(Answer::Data)
+                self.vfs.fill(handle, asked.offset, room).map(Answer::Data)
             }
             Opcode::Write => self.write(caller, ino, body),
             Opcode::Flush if self.is_shared() => {

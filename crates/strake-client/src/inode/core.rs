@@ -118,6 +118,8 @@ strake_env::lock_names! {
     pub(crate) Names = "names in the same directory";
     /// Held across NSD and metadata I/O of the file's sync.
     pub(crate) Syncing = "sync of the same file";
+    /// See [`InodeState::telling`].
+    pub(crate) Telling = "attributes of the same file";
 }
 
 /// See the file's head.
@@ -134,6 +136,9 @@ pub(crate) struct InodeState {
     /// up. A sync in the background holds no token: without this lock it would tell the metadata
     /// the size of contents that this client has no more.
     pub(crate) syncing: WatchedMutex<Syncing>,
+    /// Held while the metadata is told attributes that were kept. A second thread would tell the
+    /// same, perhaps when they have been set anew, here or by another client.
+    pub(crate) telling: WatchedMutex<Telling>,
     pub(crate) core: Mutex<Core>,
 }
 
@@ -186,8 +191,8 @@ impl InodeState {
             dirty_since: None,
         };
         let (lifetime, names) = (WatchedRwLock::default(), WatchedMutex::default());
-        let syncing = WatchedMutex::default();
-        InodeState { ino, lifetime, names, syncing, core: Mutex::new(core) }
+        let (syncing, telling) = (WatchedMutex::default(), WatchedMutex::default());
+        InodeState { ino, lifetime, names, syncing, telling, core: Mutex::new(core) }
     }
 
     /// Whether the state can be dropped and made anew without a loss: the metadata has all of it,
@@ -388,6 +393,11 @@ impl Core {
             self.mtime = None;
         }
         self.changes += 1;
+    }
+
+    /// Whether attributes are kept ([`Core::keep`]).
+    pub(crate) fn keeps_attributes(&self) -> bool {
+        self.untold.is_some()
     }
 
     /// Whether the metadata lacks attributes that no change of the contents tells it.

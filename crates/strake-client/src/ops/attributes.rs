@@ -118,17 +118,18 @@ fn asks_nothing(wanted: &SetAttr) -> bool {
     ids && times && size.is_none() && !kill_privileges
 }
 
-/// Applies a change, or keeps it for the next sync: a program that unpacks an archive sets owner,
+/// Applies a change, or keeps it for a moment: a program that unpacks an archive sets owner,
 /// permissions and times of each file, and others take the file's token before they look.
 ///
 /// A change that is applied drops our own times that it overrides. This is serialised with syncs of
 /// the file's own times, so that an older time never comes after this one.
 fn apply(mount: &Mount, inode: &Arc<InodeState>, change: AttrChange) -> Result<()> {
-    if mount.tokens.is_some() {
+    if mount.tokens.is_some() && mount.untold.has_room() {
         let now = mount.now();
         let mut core = inode.core.lock();
         if core.may_keep(&change) {
             core.keep(&change, now);
+            mount.untold.insert(inode.ino);
             mount.register(inode, &mut core);
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! The data's part in giving tokens up: see [`GiveUp`].
 
+use std::ops::Range;
 use strake_proto::{GrantNumber, Ino, NsdId};
 use strake_token::Mode;
 use strake_token::held::Limit;
@@ -14,8 +15,9 @@ pub(crate) trait GiveUp: Send + Sync {
     /// then, and this is called again later.
     fn save(&self, ino: Ino, given: &Given) -> bool;
 
-    /// Has the adapter's caches drop something of a file. They may wait for reads and writes.
-    fn drop_from_caches(&self, ino: Ino, drops: Drops);
+    /// Has the adapter's caches drop something of a file, but for pages of `spared` bytes. They may
+    /// wait for reads and writes.
+    fn drop_from_caches(&self, ino: Ino, drops: Drops, spared: &[Range<u64>]);
 
     /// Drops from memory what is given up. Nobody uses that, and nothing of it is dirty. Called
     /// once after the last flush.

@@ -1,6 +1,6 @@
 //! A file is given up: the work of the threads that do it, and what is served meanwhile.
 
-use super::{GiveUp, Given, Job, REPEAT, Tokens};
+use super::{GiveUp, Given, Job, REPEAT, State, Tokens};
 use std::sync::Weak;
 use std::time::Duration;
 use strake_proto::Ino;
@@ -43,6 +43,7 @@ impl Tokens {
             if self.have_caches_dropped(&*keeper, ino, &given, patience) {
                 break;
             }
+            self.await_filling(ino);
             patience = (2 * patience).min(PATIENCE_MAX);
         }
         let drops_all = given.begins_beside() && !keeper.may_be_written_beside(ino);
@@ -71,6 +72,13 @@ impl Tokens {
         }
     }
 
+    /// A program whose pages were dropped soon reads one anew, and waits. That page is spared then.
+    fn await_filling(&self, ino: Ino) {
+        let mut state = self.state.lock();
+        let is_missing = |state: &mut State| state.filling(ino).is_empty() && !state.ended;
+        self.changed.wait_while_for(&mut state, is_missing, PATIENCE);
+    }
+
     /// Has the adapter's caches drop a file that is given up. False if reads or writes were served
     /// meanwhile. If none were, they wait for a token from then on, like all else.
     fn have_caches_dropped(
@@ -80,16 +88,17 @@ impl Tokens {
         given: &Given,
         patience: Duration,
     ) -> bool {
-        let (drops, before) = {
+        let (drops, spared, before) = {
             let mut state = self.state.lock();
             let drops = given.drops(state.is_written(ino));
+            let spared = state.filling(ino);
             let giving = state.giving.entry(ino).or_default();
             giving.serves = Some(self.clock.monotonic() + patience);
-            (drops, giving.served)
+            (drops, spared, giving.served)
         };
         // Those that wait learn from when on they are served.
         self.changed.notify_all();
-        keeper.drop_from_caches(ino, drops);
+        keeper.drop_from_caches(ino, drops, &spared);
         let mut state = self.state.lock();
         state.giving.entry(ino).or_default().serves = None;
         if state.active(ino) > 0 {
