@@ -76,7 +76,9 @@ fn a_leader_that_was_replaced_without_knowing_answers_nothing() {
 fn a_leader_whose_disk_is_damaged_gives_way_and_gets_a_copy() {
     let scene = |cluster: &Cluster| {
         let (bad, port) = leader(cluster, |_| true);
-        for name in 0..50 {
+        // So many that the log has not all of them. Else it would make the store anew, and the node
+        // could lead again.
+        for name in 0..150 {
             port.apply(&new_name(&format!("{name}"))).expect("it leads");
         }
         port.sync().expect("a majority is there");
