@@ -180,7 +180,7 @@ class Peer:
         self.serve()
         for number, mount in enumerate(self.mounts):
             mount.mkdir(exist_ok=True)
-            self.mount(number)
+            self.mount_for(number)
             wait_for(mount.is_mount)
 
     def client(self, number):
@@ -190,7 +190,7 @@ class Peer:
     def cold(self):
         unmount(self.mounts[0])
         drop_caches()
-        self.mount(0)
+        self.mount_for(0)
         wait_for(self.mounts[0].is_mount)
 
     def down(self):
@@ -242,7 +242,7 @@ class Gluster(Peer):
         except subprocess.CalledProcessError:
             return False
 
-    def mount(self, number):
+    def mount_for(self, number):
         def start():
             self.network.run(self.client(number), "glusterfs", "-s", self.network.address(1),
                              "--volfile-id=v", f"--log-file={self.data}/client{number}.log",
@@ -280,7 +280,7 @@ class Moosefs(Peer):
             self.network.run(server, "mfschunkserver", "-c", root / "cfg", "start")
         time.sleep(3)
 
-    def mount(self, number):
+    def mount_for(self, number):
         self.network.run(self.client(number), "mfsmount", self.mounts[number], "-H",
                          self.network.address(1))
         if number == 0:
@@ -310,7 +310,7 @@ class Juicefs(Peer):
                 return False
         wait_for(format_it)
 
-    def mount(self, number):
+    def mount_for(self, number):
         shutil.rmtree(self.data / f"cache{number}", ignore_errors=True)
         self.network.run(self.client(number), self.stage.juicefs, "mount", "-d",
                          "--no-usage-report", "--cache-dir", self.data / f"cache{number}",

@@ -270,12 +270,12 @@ impl Mount {
         inode.core.lock().forget();
     }
 
-    /// Has the adapter's caches drop something of an inode, however long that takes: they would show
-    /// what is no longer so.
+    /// Has the adapter's caches drop something of an inode, however long that takes: they would
+    /// show what is no longer so.
     ///
-    /// An answer that tells them of the inode may be on its way, and they know nothing to drop until
-    /// they have taken it in. A lookup counts before it is answered. So while lookups are counted,
-    /// caches that know nothing are told again.
+    /// An answer that tells them of the inode may be on its way, and they know nothing to drop
+    /// until they have taken it in. A lookup counts before it is answered. So while lookups are
+    /// counted, caches that know nothing are told again.
     fn outdate(&self, ino: Ino, what: &Outdated) {
         let Some(adapter) = self.adapter.get() else { return };
         let clock = &self.array.clock;
@@ -288,7 +288,7 @@ impl Mount {
                 Ok(Found::Nothing) if self.table.is_looked_up(ino) => {
                     let now = clock.monotonic();
                     if now - *unknown_since.get_or_insert(now) >= LEARN_MAX {
-                        warn!(target: "tokens", "the kernel was told of inode {ino}, and forgot it");
+                        warn!(target: "tokens", "the kernel lacks inode {ino}, which is looked up");
                         return;
                     }
                     let waiters = &self.array.observe.waiters;

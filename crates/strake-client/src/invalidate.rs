@@ -94,7 +94,7 @@ pub trait Invalidate: Send + Sync {
     fn can_drop_all_names(&self) -> bool;
 }
 
-/// What an order has found.
+/// Whether the caches knew of the thing that an order names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The caches knew of the thing, and have dropped it.

@@ -188,9 +188,15 @@ fn a_directory_is_known_after_changes_of_its_names() {
         assert_eq!(seen, told.expect("there").attr);
         is_known
     };
-    assert!(is_known(&|| drop(make(own, dir, b"other"))));
-    assert!(is_known(&|| drop(own.mkdir(ROOT, dir, b"below", 0o755).expect("made"))));
-    assert!(is_known(&|| drop(own.link(ROOT, file, dir, b"link").expect("linked"))));
+    assert!(is_known(&|| {
+        make(own, dir, b"other");
+    }));
+    assert!(is_known(&|| {
+        own.mkdir(ROOT, dir, b"below", 0o755).expect("made");
+    }));
+    assert!(is_known(&|| {
+        own.link(ROOT, file, dir, b"link").expect("linked");
+    }));
     assert!(is_known(&|| own.unlink(ROOT, dir, b"link").expect("removed")));
     assert!(is_known(&|| own.rmdir(ROOT, dir, b"below").expect("removed")));
     let (from, to) = ((dir, &b"file"[..]), (dir, &b"other"[..]));

@@ -228,7 +228,9 @@ impl Mount {
     /// Applies a change to the metadata and takes in the changed inode, which is the answer. What
     /// was kept of attributes is told first.
     pub(crate) fn change(&self, inode: &InodeState, op: MetaOp) -> Result<Attr> {
-        self.tell_attributes(inode)?;
+        if inode.core.lock().keeps_attributes() {
+            self.tell_attributes(inode)?;
+        }
         self.change_now(inode, op)
     }
 

@@ -7,7 +7,7 @@ use crate::vfs::{Handle, OpenFlags, SetAttr, SetTime, Vfs};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::thread;
-use strake_env::{Clock, RealClock, Rng};
+use strake_env::{RealClock, Rng};
 use strake_proto::meta::{MetaQuery, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, Ino, Timestamp};
 
@@ -117,7 +117,7 @@ fn what_the_metadata_must_know_is_told_first() {
     world.end();
 }
 
-/// What is expected of a file. A time that is not set is only known to have moved on.
+/// The attributes that a file should have. A time that is not set is only known to have moved on.
 struct Expected {
     permissions: u32,
     uid: u32,

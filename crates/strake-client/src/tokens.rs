@@ -358,7 +358,7 @@ impl Tokens {
             let ino = wants[0].ino;
             state.filling.insert(number, (ino, from..to));
             if state.giving.contains_key(&ino) {
-                // Who gives the file up spares these pages.
+                // The thread that gives the file up spares these pages.
                 self.changed.notify_all();
             }
         }

@@ -98,8 +98,9 @@ impl Adapter {
 
     /// How long the kernel may keep the attributes that answer a question about an inode. If they
     /// are given up before the answer is there, the kernel is told so after it has asked, and does
-    /// not believe the answer. An inode that it learns of with the answer is no exception: who gives
-    /// its attributes up tells the kernel until that knows the inode (`give_up.rs` of `strake-client`).
+    /// not believe the answer. An inode that it learns of with the answer is no exception: the
+    /// thread that gives its attributes up tells the kernel until that knows the inode
+    /// (`give_up.rs` of `strake-client`).
     ///
     /// Other answers are not protected so: the kernel believes the answer to a change.
     fn valid_of(&self, ino: Ino) -> Duration {

@@ -14,9 +14,9 @@
 //! no lock is held across the write. A lane starts a further thread when an order finds all its
 //! threads held up. Beyond the lane's limits, orders are refused (see [`strake_env::workers`]).
 //!
-//! The kernel answers with an errno. ENOENT means that nothing of the kind was cached. After ENODEV or ENOTCONN the mount is gone, and with it all caches that
-//! programs could look into. EINVAL and ENOSYS mean that the kernel is too old; the log says so
-//! once.
+//! The kernel answers with an errno. ENOENT means that nothing of the kind was cached. After ENODEV
+//! or ENOTCONN the mount is gone, and with it all caches that programs could look into. EINVAL and
+//! ENOSYS mean that the kernel is too old; the log says so once.
 
 use crate::abi::{
     DeleteOut, InvalEntryOut, InvalInodeOut, NOTIFY_DELETE, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY,

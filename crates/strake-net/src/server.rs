@@ -1,9 +1,9 @@
 //! The serving end of sessions.
 //!
 //! One thread accepts; one thread per connection greets and then reads requests; a fixed crew of
-//! workers, shared by all connections, executes them and writes the replies. A request that takes no
-//! time ([`Handler::is_short`]) is executed by the thread that reads it, if the client has nothing
-//! else in progress: to wake a worker takes longer. A connection whose
+//! workers, shared by all connections, executes them and writes the replies. A request that takes
+//! no time ([`Handler::is_short`]) is executed by the thread that reads it, if the client has
+//! nothing else in progress: to wake a worker takes longer. A connection whose
 //! requests in progress reach a limit is not read until some are answered, so that a client cannot
 //! make the server hold more than that for it. Clients are told the limit and keep to it, so that
 //! their answers to the server's own requests ([`ConnectedClient::call`]) are always read.

@@ -40,7 +40,8 @@ enum Saving {
 }
 
 /// Makes one file durable: by hardening ([`crate::flush::harden`]) if there is little to save,
-/// otherwise by all of the steps. All names and attributes that were changed before are durable, too.
+/// otherwise by all of the steps. All names and attributes that were changed before are durable,
+/// too.
 pub(crate) fn sync_inode(mount: &Mount, inode: &Arc<InodeState>) -> Result<()> {
     mount.tell_kept()?;
     sync_one(mount, inode, Saving::Hardened)

@@ -73,7 +73,8 @@ pub(crate) struct Core {
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) ctime: Option<Timestamp>,
     pub(crate) atime: Option<Timestamp>,
-    /// The like of owners, permissions, and times that were set. See [`Core::keep`].
+    /// Owners, permissions and times that were set, and that the metadata was not told of yet. See
+    /// [`Core::keep`].
     untold: Option<Box<AttrChange>>,
     /// Stable bytes on disks, gained since the last `Update`. The metadata is not told of bytes
     /// that are only accepted: a crash may lose them, and the metadata would count bytes that are
@@ -105,9 +106,9 @@ pub(crate) struct NameChange {
 #[derive(Clone, Copy)]
 pub(crate) struct NameMade {
     pub(crate) time: Timestamp,
-    /// The directory has so many names more.
+    /// By how many names the directory has grown.
     pub(crate) entries: i64,
-    /// So many of these lead to directories.
+    /// By how many of those that lead to directories.
     pub(crate) directories: i32,
 }
 
@@ -268,14 +269,14 @@ impl Core {
         }
     }
 
-    /// A change of names in this directory is asked for. Answers to questions that were asked before
-    /// count no more, because they may tell the change already.
+    /// A change of names in this directory is asked for. Answers to questions that were asked
+    /// before count no more, because they may tell the change already.
     pub(crate) fn begin_name_change(&mut self) -> NameChange {
         self.epoch += 1;
         NameChange { epoch: self.epoch, was_loaded: self.loaded }
     }
 
-    /// The change was made, and no other one in this directory was under way: the metadata has moved
+    /// The change was made. If no other one in this directory was under way, the metadata has moved
     /// the times, the size and the links by rules that are known here.
     pub(crate) fn end_name_change(&mut self, change: NameChange, made: NameMade) {
         if !change.was_loaded || !self.loaded || self.epoch != change.epoch {
@@ -362,9 +363,9 @@ impl Core {
         true
     }
 
-    /// Whether a change of attributes may wait for the next sync, beside other clients and under the
-    /// exclusive token. It must not concern ACLs or extended attributes, and must be one that the
-    /// metadata will take.
+    /// Whether a change of attributes may wait for the next sync, beside other clients and under
+    /// the exclusive token. It must not concern ACLs or extended attributes, and must be one that
+    /// the metadata will take.
     pub(crate) fn may_keep(&self, change: &AttrChange) -> bool {
         let times = [change.atime, change.mtime, change.ctime];
         let is_plain = self.loaded && !self.removed && !self.has_acl && !self.has_xattrs;

@@ -1,7 +1,7 @@
 //! The inodes with attributes that the metadata is told of later (`Core::keep`).
 //!
-//! An fsync of any file tells all of them, because it makes every attribute durable that was changed
-//! before. So they are told soon, by a thread of their own, and there are never many.
+//! An fsync of any file tells all of them, because it makes every attribute durable that was
+//! changed before. So they are told soon, by a thread of their own, and there are never many.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use strake_proto::Ino;
 /// So long after the first change the thread tells all. Programs that unpack archives set several
 /// attributes of a file, one right after the other.
 const GATHER: Duration = Duration::from_millis(100);
-/// So many do not wait any longer.
+/// With this many the thread does not wait any longer.
 const MANY: usize = 256;
-/// With so many, changes are told at once.
+/// With this many, further changes are told at once.
 const MOST: usize = 1024;
 
 #[derive(Default)]

@@ -76,8 +76,8 @@ fn a_leader_that_was_replaced_without_knowing_answers_nothing() {
 fn a_leader_whose_disk_is_damaged_gives_way_and_gets_a_copy() {
     let scene = |cluster: &Cluster| {
         let (bad, port) = leader(cluster, |_| true);
-        // So many that the log has not all of them. Else it would make the store anew, and the node
-        // could lead again.
+        // The log does not have all of them. Else the node would make its store anew from the log,
+        // and could lead again.
         for name in 0..150 {
             port.apply(&new_name(&format!("{name}"))).expect("it leads");
         }
