@@ -2,7 +2,7 @@
 //!
 //! 1. Note the size, and send all dirty blocks. They are then accepted.
 //! 2. Commit the NSDs. The blocks are then stable.
-//! 3. Tell the metadata the size, the times and where the bytes are ([`MetaOp::Update`]). The size
+//! 3. Tell the metadata the size, the times and where the bytes are (`MetaOp::Update`). The size
 //!    is the one noted in step 1, or less if the file was cut since: what was written later may not
 //!    be stable.
 //! 4. Make the metadata durable. Only then are the stripes settled.
