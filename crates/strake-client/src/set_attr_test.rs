@@ -3,11 +3,13 @@
 
 use crate::StrakeVfs;
 use crate::coherence_test::{World, seed};
+use crate::testing::HELD_UP;
 use crate::vfs::{Handle, OpenFlags, SetAttr, SetTime, Vfs};
 use std::sync::Arc;
 use std::time::Duration;
+use strake_env::lock_waits::lock_waits;
 use strake_env::thread;
-use strake_env::{RealClock, Rng};
+use strake_env::{Clock, RealClock, Rng};
 use strake_proto::meta::{MetaQuery, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, Ino, Timestamp};
 
@@ -225,5 +227,37 @@ fn what_is_set_is_told_before_long() {
         assert!(clock.monotonic() - start < HANGS, "nobody tells it");
         thread::yield_now();
     }
+    world.end();
+}
+
+/// Two threads of a mount would tell the same attributes, and one of them so late that another mount
+/// has set them anew.
+#[test]
+fn attributes_are_told_once_however_long_that_takes() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let (ino, _) = made(&world, b"file");
+    world.leader.shut_gate();
+    own.setattr(ROOT, ino, None, &mode(HELD_UP)).expect("set");
+    world.leader.await_gate_reached();
+    thread::scope(|scope| {
+        let setting = scope.spawn(|| {
+            other.setattr(ROOT, ino, None, &mode(0o600)).expect("set");
+            other.fsyncdir(Ino::ROOT).expect("synced");
+        });
+        let waits = || lock_waits().iter().any(|wait| wait.name == "attributes of the same file");
+        let start = RealClock.monotonic();
+        while !waits() && !setting.is_finished() {
+            assert!(RealClock.monotonic() - start < HANGS, "it hangs");
+            thread::yield_now();
+        }
+        world.leader.open_gate();
+        setting.join().expect("no panic");
+    });
+    // A change that is late would arrive about now.
+    for _ in 0..20_000 {
+        assert_eq!(told(other, ino).permissions, 0o600);
+    }
+    assert_eq!(own.getattr(ino).expect("there").permissions, 0o600);
     world.end();
 }

@@ -286,7 +286,10 @@ pub(crate) struct Leader {
     heard: AtomicU64,
 }
 
-/// Holds up access times that are told to the metadata.
+/// A mode that the gate holds up.
+pub(crate) const HELD_UP: u32 = 0o001;
+
+/// Holds up access times that are told to the metadata, and a mode.
 #[derive(PartialEq)]
 enum Gate {
     Open,
@@ -320,7 +323,8 @@ impl Leader {
         *self.service.write() = service;
     }
 
-    /// Holds up the next access time that a client tells.
+    /// Holds up the next access time that a client tells, or the next mode that is
+    /// [`HELD_UP`].
     pub(crate) fn shut_gate(&self) {
         *self.gate.lock() = Gate::Shut;
     }
@@ -335,7 +339,12 @@ impl Leader {
     }
 
     fn pass_gate(&self, op: &MetaOp) {
-        let MetaOp::SetAttr { change: AttrChange { quiet: true, .. }, .. } = op else { return };
+        let MetaOp::SetAttr { change: AttrChange { quiet, permissions, .. }, .. } = op else {
+            return;
+        };
+        if !quiet && *permissions != Some(HELD_UP) {
+            return;
+        }
         let mut gate = self.gate.lock();
         if *gate == Gate::Shut {
             *gate = Gate::Reached;
