@@ -230,8 +230,8 @@ fn what_is_set_is_told_before_long() {
     world.end();
 }
 
-/// Two threads of a mount would tell the same attributes, and one of them so late that another mount
-/// has set them anew.
+/// Two threads of a mount would tell the same attributes, and one of them so late that another
+/// mount has set them anew.
 #[test]
 fn attributes_are_told_once_however_long_that_takes() {
     let world = World::new("1", 1);
