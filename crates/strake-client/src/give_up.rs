@@ -303,3 +303,7 @@ impl Mount {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "give_up_test.rs"]
+mod give_up_test;

@@ -228,10 +228,15 @@ impl Mount {
     /// Applies a change to the metadata and takes in the changed inode, which is the answer. What
     /// was kept of attributes is told first.
     pub(crate) fn change(&self, inode: &InodeState, op: MetaOp) -> Result<Attr> {
-        if inode.core.lock().keeps_attributes() {
-            self.tell_attributes(inode)?;
-        }
+        self.tell_kept_of(inode)?;
         self.change_now(inode, op)
+    }
+
+    /// Tells the metadata attributes of an inode that were kept, before a change that it decides
+    /// on.
+    pub(crate) fn tell_kept_of(&self, inode: &InodeState) -> Result<()> {
+        let keeps = inode.core.lock().keeps_attributes();
+        if keeps { self.tell_attributes(inode) } else { Ok(()) }
     }
 
     /// Tells the metadata access times that reads have moved, and attributes that were kept

@@ -267,8 +267,11 @@ impl Replica {
         match state.core.lingers_until() {
             None => self.shared.wake(&mut state),
             // The thread learns until when it may sleep.
-            until if until != lingered => drop(self.shared.work.notify_one()),
-            Some(_) => {}
+            until => {
+                if until != lingered {
+                    self.shared.work.notify_one();
+                }
+            }
         }
         Ok(())
     }

@@ -118,10 +118,10 @@ fn latch<T>(
 fn make_durable(mount: &Mount, inode: &Arc<InodeState>, how: Saving) -> Result<Option<Settling>> {
     // Held before the contents are looked up: see `InodeState::syncing`.
     let _one_at_a_time = inode.syncing.lock();
-    let file = inode.core.lock().file.clone();
-    let settled = file.map(|file| save_contents(mount, inode, &file, how)).transpose()?;
+    // Contents that cannot be saved take no attributes with them.
     mount.tell_attributes(inode)?;
-    Ok(settled)
+    let file = inode.core.lock().file.clone();
+    file.map(|file| save_contents(mount, inode, &file, how)).transpose()
 }
 
 fn save_contents(

@@ -269,10 +269,10 @@ impl Core {
         }
     }
 
-    /// A change of names in this directory is asked for. Answers to questions that were asked
-    /// before count no more, because they may tell the change already.
+    /// A change of names in this directory is asked for. If the directory is known, answers to
+    /// questions that were asked before count no more, because they may tell the change already.
     pub(crate) fn begin_name_change(&mut self) -> NameChange {
-        self.epoch += 1;
+        self.epoch += u64::from(self.loaded);
         NameChange { epoch: self.epoch, was_loaded: self.loaded }
     }
 

@@ -168,7 +168,7 @@ pub(crate) fn set(
     let attr = check_change(mount, caller, inode, name)?;
     let outside = name == ACL_ACCESS && caller.uid != 0 && !in_group(caller, attr.gid);
     // An ACL changes permissions.
-    mount.tell_attributes(inode)?;
+    mount.tell_kept_of(inode)?;
     let result = mount.array.meta.apply(MetaOp::SetXattr {
         ino: inode.ino,
         name: name.to_vec(),
@@ -192,7 +192,7 @@ pub(crate) fn remove(
     if name != CAPABILITY_NAME {
         check_change(mount, caller, inode, name)?;
     }
-    mount.tell_attributes(inode)?;
+    mount.tell_kept_of(inode)?;
     let result =
         mount.array.meta.apply(MetaOp::RemoveXattr { ino: inode.ino, name: name.to_vec() });
     inode.core.lock().forget();
