@@ -6,9 +6,9 @@
 //!
 //! Every source byte is loaded once for up to [`ROWS_MAX`] outputs. A product by a constant is
 //! linear over GF(2), so it splits: `c·x = c·(x & 0x0f) ^ c·(x & 0xf0)`, two look-ups in tables
-//! of 16 bytes, which `pshufb` does for 16 bytes at a time (Plank, Greenan, Miller 2013); GFNI
-//! multiplies by the 8×8 bit matrix of `c` in one instruction. A row of ones is plain xor and
-//! costs no look-ups.
+//! of 16 bytes, which `pshufb` (or NEON's `tbl`) does for 16 bytes at a time (Plank, Greenan,
+//! Miller 2013); GFNI multiplies by the 8×8 bit matrix of `c` in one instruction. A row of ones is
+//! plain xor and costs no look-ups.
 //!
 //! Each process chooses one kernel, the widest that the processor has. A candidate first computes
 //! all 65,536 products. If one of them differs from the scalar kernel, the candidate is passed
@@ -83,6 +83,8 @@ impl Kernel {
         let mut all = vec![Kernel { name: "scalar", combine: combine_scalar }];
         #[cfg(target_arch = "x86_64")]
         all.extend(x86::detected().into_iter().filter(Kernel::multiplies_rightly));
+        #[cfg(target_arch = "aarch64")]
+        all.extend(neon::detected().into_iter().filter(Kernel::multiplies_rightly));
         all
     }
 
@@ -247,6 +249,8 @@ unsafe fn combine_with<U: Unit>(pass: &Pass<'_>, outputs: &mut [&mut [u8]]) {
     combine_scalar_from(pass, outputs, done);
 }
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

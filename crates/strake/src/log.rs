@@ -1,21 +1,28 @@
 //! The daemon's log. It has what an operator may have to act on, each message with its time, level
 //! and part (`disks`, `metadata`, `fuse`…). `strake up` gives the daemon `DIR/strake.log` as its
-//! standard error, so other text, such as that of a panic, is in the same file.
+//! standard error, so other text, such as that of a panic, is in the same file. A daemon that systemd
+//! started also sends each message to the journal.
 //!
 //! Commands have no log. Their messages go to the terminal, through `output::tell`.
 
+use crate::journal::Journal;
 use crate::settings::Settings;
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::Subscriber;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
 
 /// Begins to log as the settings `log_level` and `log_format` say. Each process calls it once.
 pub(crate) fn start(settings: &Settings) {
-    let subscriber = subscriber(settings, std::io::stderr);
-    tracing::subscriber::set_global_default(subscriber).expect("invariant: the log starts once");
+    let log = subscriber(settings, std::io::stderr, Journal::of_service());
+    tracing::subscriber::set_global_default(log).expect("invariant: the log starts once");
 }
 
-fn subscriber<W>(settings: &Settings, writer: W) -> Box<dyn Subscriber + Send + Sync>
+fn subscriber<W>(
+    settings: &Settings,
+    writer: W,
+    journal: Option<Journal>,
+) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -27,8 +34,8 @@ where
     };
     let log = tracing_subscriber::fmt().with_max_level(level).with_writer(writer);
     match settings.get("log_format") {
-        "json" => Box::new(log.json().flatten_event(true).finish()),
-        _ => Box::new(log.finish()),
+        "json" => Box::new(log.json().flatten_event(true).finish().with(journal)),
+        _ => Box::new(log.finish().with(journal)),
     }
 }
 
@@ -59,7 +66,7 @@ mod tests {
         values.iter().for_each(|value| settings.set(value).expect("valid"));
         let lines = Lines::default();
         let writer = lines.clone();
-        tracing::subscriber::with_default(subscriber(&settings, move || writer.clone()), || {
+        tracing::subscriber::with_default(subscriber(&settings, move || writer.clone(), None), || {
             debug!(target: "fuse", "lookup of inode {}", 1);
             info!(target: "disks", "d1 is back");
             warn!(target: "disks", "NSD missing: {}", "\"d2\"");

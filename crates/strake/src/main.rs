@@ -13,6 +13,7 @@ mod data_dir;
 mod disks;
 #[cfg(test)]
 mod documented_test;
+mod journal;
 mod lab;
 mod log;
 mod mount_options;
