@@ -33,14 +33,15 @@ const SETTLE_STEP: Duration = Duration::from_millis(20);
   strake up --data /srv/strake --mount /mnt/strake --nsds 10 --code 8+2p
   strake up --data /srv/strake --mount /mnt/strake --code 2x --nsd /dev/sdb:1 --nsd /dev/sdc:2
   strake up --data /srv/strake --mount /mnt/strake --set pagepool=2G --set sync_interval=10s
-  strake up --data /srv/strake --mount /mnt/strake -o ro,nosuid")]
+  strake up --data /srv/strake --mount /mnt/strake -o ro,nosuid
+  strake up --data /srv/strake                 where it was mounted last")]
 pub(crate) struct UpArgs {
     /// The data directory, for NSDs, configuration and log.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// The mount point. It is made if it is missing.
+    /// The mount point. It is made if it is missing [default: where it was mounted last].
     #[arg(long, value_name = "MNT")]
-    mount: PathBuf,
+    mount: Option<PathBuf>,
     /// How many directory NSDs to make [default: as many as the code is wide, at least 4].
     #[arg(long, value_name = "N", conflicts_with = "nsd")]
     nsds: Option<u16>,
@@ -76,7 +77,8 @@ pub(crate) struct UpArgs {
 /// Runs `strake up`.
 pub(crate) fn run(args: UpArgs) -> Result<()> {
     let dir = DataDir::at(&args.data)?;
-    let mount = std::path::absolute(&args.mount)?;
+    let known = if dir.is_formatted() { Some(dir.read_config()?) } else { None };
+    let mount = mount_point(args.mount.as_deref(), known.as_ref())?;
     let words = MountWords::parse(&args.options, false)?;
     let set: Vec<String> = args.set.iter().chain(&words.settings).cloned().collect();
     let wanted = Wanted {
@@ -95,8 +97,7 @@ pub(crate) fn run(args: UpArgs) -> Result<()> {
             "--mount and --data name the same directory: choose two",
         ));
     }
-    let mut config = if dir.is_formatted() {
-        let config = dir.read_config()?;
+    let mut config = if let Some(config) = known {
         create::agree(&dir, &config, &wanted)?;
         config
     } else {
@@ -135,6 +136,20 @@ pub(crate) fn run(args: UpArgs) -> Result<()> {
     service::serves(pid, &is_up);
     warn(&dir);
     Ok(())
+}
+
+/// The mount point that was named, or the last one of a file system that is there.
+///
+/// # Errors
+/// `Invalid` if there is neither.
+fn mount_point(named: Option<&Path>, known: Option<&NodeConfig>) -> Result<PathBuf> {
+    match (named, known) {
+        (Some(path), _) => Ok(std::path::absolute(path)?),
+        (None, Some(config)) => Ok(config.mount.clone()),
+        (None, None) => {
+            Err(Error::new(ErrorKind::Invalid, "a new file system needs a mount point: --mount MNT"))
+        }
+    }
 }
 
 /// Starts the daemon of a file system that is not up, and waits until it serves at `mount`.
