@@ -101,3 +101,20 @@ fn commands_that_documents_show_are_understood() {
     }
     assert!(count > 15, "only {count} commands found: are they looked for in the right way?");
 }
+
+#[test]
+fn units_have_commands_that_are_understood_and_that_systemd_does_not_change() {
+    for unit in ["strake@.service", "strake-node@.service"] {
+        let text = read(&format!("packaging/{unit}"));
+        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("Exec")).collect();
+        assert_eq!(lines.len(), 2, "{unit}: one to start, one to stop");
+        for line in lines {
+            let (_, command) = line.split_once("=/usr/bin/").expect("the packaged program");
+            assert!(!command.contains(['$', '"', '\'', '\\']), "systemd reads these: {line}");
+            let words = command.split(' ').map(|word| word.replace("%f", "/srv/strake"));
+            if let Err(error) = Cli::try_parse_from(words) {
+                panic!("{unit}: {command}: {error}");
+            }
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The daemon's log. It has what an operator may have to act on, each message with its time, level
 //! and part (`disks`, `metadata`, `fuse`…). `strake up` gives the daemon `DIR/strake.log` as its
-//! standard error, so other text, such as that of a panic, is in the same file. A daemon that systemd
-//! started also sends each message to the journal.
+//! standard error, so other text, such as that of a panic, is in the same file. A daemon that
+//! systemd started also sends each message to the journal.
 //!
 //! Commands have no log. Their messages go to the terminal, through `output::tell`.
 
@@ -66,11 +66,14 @@ mod tests {
         values.iter().for_each(|value| settings.set(value).expect("valid"));
         let lines = Lines::default();
         let writer = lines.clone();
-        tracing::subscriber::with_default(subscriber(&settings, move || writer.clone(), None), || {
-            debug!(target: "fuse", "lookup of inode {}", 1);
-            info!(target: "disks", "d1 is back");
-            warn!(target: "disks", "NSD missing: {}", "\"d2\"");
-        });
+        tracing::subscriber::with_default(
+            subscriber(&settings, move || writer.clone(), None),
+            || {
+                debug!(target: "fuse", "lookup of inode {}", 1);
+                info!(target: "disks", "d1 is back");
+                warn!(target: "disks", "NSD missing: {}", "\"d2\"");
+            },
+        );
         let bytes = lines.0.lock().clone();
         String::from_utf8(bytes).expect("text").lines().map(str::to_owned).collect()
     }

@@ -42,6 +42,13 @@ umount mnt
 is \"$(options $PWD/mnt)\" ''",
     ),
     (
+        "up without a mount point takes the one of last time",
+        "
+strake up --data data --mount mnt; strake down --data data
+strake up --data data; has \"$(options $PWD/mnt)\" rw; strake down --data data
+if strake up --data new 2> why; then exit 1; fi; grep 'needs a mount point' why; test ! -e new",
+    ),
+    (
         "the kernel reads 4 MiB ahead",
         "
 mount -t strake $PWD/data $PWD/mnt

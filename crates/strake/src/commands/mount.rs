@@ -52,7 +52,7 @@ Examples:
 
 Lines of /etc/fstab:
   /srv/strake  /mnt/strake  strake  noatime,nofail  0  0
-  demo         /mnt/demo    strake  _netdev,nofail,x-systemd.requires=strake-node.service  0  0"
+  demo  /mnt/demo  strake  _netdev,nofail,x-systemd.requires=strake-node@srv-strake.service  0  0"
 )]
 pub(crate) struct MountArgs {
     /// A data directory (a path), or the name of a cluster's file system.

@@ -146,9 +146,10 @@ fn mount_point(named: Option<&Path>, known: Option<&NodeConfig>) -> Result<PathB
     match (named, known) {
         (Some(path), _) => Ok(std::path::absolute(path)?),
         (None, Some(config)) => Ok(config.mount.clone()),
-        (None, None) => {
-            Err(Error::new(ErrorKind::Invalid, "a new file system needs a mount point: --mount MNT"))
-        }
+        (None, None) => Err(Error::new(
+            ErrorKind::Invalid,
+            "a new file system needs a mount point: --mount MNT",
+        )),
     }
 }
 
