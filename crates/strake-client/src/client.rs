@@ -124,6 +124,7 @@ impl StrakeVfs {
             folding: Turns::default(),
             neighbours: Neighbours::default(),
             names: Arc::default(),
+            shown: Mutex::default(),
             untold: Untold::default(),
             flush_fan,
             timings: SendTimings::new(&array.observe),

@@ -15,6 +15,7 @@
 use crate::data::of::Of;
 use crate::flush::sync::{sync_all, sync_inode_whole};
 use crate::inode::core::InodeState;
+use crate::inode::shown::Order;
 use crate::invalidate::{Found, Outdated};
 use crate::lease::dead;
 use crate::memory::file::Content;
@@ -26,7 +27,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_array::reaper;
 use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, Result};
-use tracing::{error, warn};
+use tracing::{debug, error, warn};
 
 /// The adapter may need that long to drop a file. It is asked again then.
 const DROP_MAX: Duration = Duration::from_secs(10);
@@ -35,6 +36,8 @@ const DROP_MAX: Duration = Duration::from_secs(10);
 const LEARN_MAX: Duration = Duration::from_secs(10);
 /// It is told again after that long.
 const LEARN_PAUSE: Duration = Duration::from_micros(100);
+/// Caches count from the moment at which they take an answer in, which may be that much later.
+const RUN_OUT_MARGIN: Duration = Duration::from_secs(1);
 /// A file that cannot be made durable is tried again after that long.
 const SAVE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -79,6 +82,10 @@ impl GiveUp for Mount {
     }
 
     fn forget(&self, ino: Ino, given: &Given) {
+        if !given.keeps_sight() {
+            let order = self.shown.lock().take(ino, self.array.clock.monotonic());
+            order.into_iter().for_each(|order| self.drop_names(order));
+        }
         let Some(inode) = self.table.find(ino) else { return };
         if given.keeps_sight() {
             return;
@@ -134,6 +141,8 @@ impl GiveUp for Mount {
     }
 
     fn bury(&self, files: &[Ino]) {
+        let order = self.shown.lock().order();
+        self.drop_names(order);
         let dirty = self.dirty_inodes(None);
         let count = dirty.len();
         dirty.iter().for_each(|inode| self.lose(inode, dead()));
@@ -268,6 +277,28 @@ impl Mount {
         }
         self.discard(inode);
         inode.core.lock().forget();
+    }
+
+    /// Has the adapter's caches drop all names. If they refuse, waits until all names have run out
+    /// that they may have.
+    fn drop_names(&self, order: Order) {
+        let Some(adapter) = self.adapter.get() else { return };
+        let waiters = &self.array.observe.waiters;
+        let dropped = adapter
+            .invalidate(Outdated::AllNames)
+            .and_then(|dropping| dropping.wait(waiters, DROP_MAX));
+        match dropped {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Unreachable => {}
+            Err(error) => {
+                debug!(target: "tokens", "names run out instead of being dropped: {error}");
+                let clock = &self.array.clock;
+                let until = self.shown.lock().refused(clock.monotonic()) + RUN_OUT_MARGIN;
+                let _wait = waiters.enter("names in the adapter's caches", "");
+                clock.sleep(until.saturating_sub(clock.monotonic()));
+            }
+        }
+        self.shown.lock().dropped(order);
     }
 
     /// Has the adapter's caches drop something of an inode, however long that takes: they would

@@ -5,6 +5,7 @@ pub(crate) mod known;
 pub(crate) mod listed;
 pub(crate) mod open_table;
 pub(crate) mod queue;
+pub(crate) mod shown;
 pub(crate) mod turns;
 pub(crate) mod untold;
 

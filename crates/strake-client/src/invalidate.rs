@@ -89,8 +89,8 @@ pub trait Invalidate: Send + Sync {
     /// this.
     fn invalidate(&self, what: Outdated) -> Result<Dropping>;
 
-    /// Whether [`Outdated::AllNames`] is possible. If it is not, names must not be cached where an
-    /// invalidation could have to wait for parked requests.
+    /// Whether [`Outdated::AllNames`] is possible now. If it is not, names must not be cached where
+    /// an invalidation could have to wait for parked requests.
     fn can_drop_all_names(&self) -> bool;
 }
 

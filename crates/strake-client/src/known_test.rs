@@ -8,6 +8,7 @@ use crate::vfs::{DirItem, OpenFlags, SetAttr, Vfs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use strake_env::Rng;
 use strake_env::sync::Mutex;
 use strake_env::thread;
@@ -101,6 +102,45 @@ fn a_kernel_that_will_know_an_inode_is_told_until_it_does() {
     own.forget(file, 1);
     kernel.unknown.store(u32::MAX, Ordering::Release);
     assert_eq!(changes(0o644), 1);
+    world.end();
+}
+
+/// The kernel keeps names while their directory's token is held, and drops them before another
+/// mount changes one. Only what was shown since is dropped again.
+#[test]
+fn names_that_the_kernel_keeps_are_dropped_before_others_change_them() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let kernel = Arc::new(LateKernel::default());
+    own.attach_adapter(Arc::clone(&kernel) as Arc<dyn Invalidate>);
+    let [dir, second] = [&b"dir"[..], b"second"]
+        .map(|name| own.mkdir(ROOT, Ino::ROOT, name, 0o755).expect("made").attr.ino);
+    make(own, second, b"one");
+    let is_kept = |dir, name: &[u8]| {
+        let mark = own.show_name(dir);
+        found(own, dir, name);
+        own.name_holds(dir, mark) > Some(Duration::ZERO)
+    };
+    let orders = || {
+        let told = std::mem::take(&mut *kernel.told.lock());
+        told.iter().filter(|what| **what == Outdated::AllNames).count()
+    };
+    orders();
+    assert!(is_kept(dir, b"absent") && is_kept(second, b"one"));
+    let before = own.show_name(dir);
+    assert_eq!((found(other, dir, b"absent"), orders()), (None, 0), "both may look");
+    make(other, dir, b"absent");
+    assert_eq!(orders(), 1, "before the name was there");
+    assert_eq!(own.name_holds(dir, before), Some(Duration::ZERO), "an answer that is too late");
+    assert!(!is_kept(dir, b"absent"), "others use this directory");
+    make(other, second, b"two");
+    assert_eq!(orders(), 0, "the kernel has dropped all names");
+    assert!(is_kept(second, b"two"));
+    // The other directory gets what the kernel knows of the name.
+    own.rename(ROOT, (second, b"two"), (dir, b"two"), RenameMode::Replace).expect("renamed");
+    orders();
+    other.unlink(ROOT, dir, b"two").expect("removed");
+    assert_eq!(orders(), 1);
     world.end();
 }
 

@@ -5,6 +5,7 @@ use crate::inode::known::NameBudget;
 use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{OpenTable, Pinned};
 use crate::inode::queue::Queue;
+use crate::inode::shown::ShownNames;
 use crate::inode::turns::Turns;
 use crate::inode::untold::Untold;
 use crate::invalidate::Invalidate;
@@ -45,6 +46,8 @@ pub(crate) struct Mount {
     pub(crate) neighbours: Neighbours,
     /// How many names are known.
     pub(crate) names: Arc<NameBudget>,
+    /// The directories of which the adapter's caches may keep names. A leaf.
+    pub(crate) shown: Mutex<ShownNames>,
     pub(crate) untold: Untold,
     pub(crate) flush_fan: FanOut,
     pub(crate) settings: Settings,
@@ -63,6 +66,15 @@ pub(crate) struct Mount {
     pub(crate) lost: Mutex<Option<Error>>,
     /// The files that others want and that cannot be made durable, because disks are away. A leaf.
     pub(crate) stuck: Mutex<BTreeSet<Ino>>,
+}
+
+/// A rename under way.
+pub(crate) struct Renaming<'a>(&'a Mount, [Ino; 2]);
+
+impl Drop for Renaming<'_> {
+    fn drop(&mut self) {
+        self.0.shown.lock().renamed(self.1);
+    }
 }
 
 impl Mount {
@@ -133,6 +145,22 @@ impl Mount {
         {
             tokens.let_go(inode.ino);
         }
+    }
+
+    /// Announces an answer that may show a name; see [`ShownNames::begin`]. `None` if the adapter's
+    /// caches are to keep no name of the directory now.
+    pub(crate) fn show_name(&self, directory: Ino) -> Option<u64> {
+        if self.tokens.is_none() || !self.adapter.get()?.can_drop_all_names() {
+            return None;
+        }
+        self.shown.lock().begin(directory, self.array.clock.monotonic())
+    }
+
+    /// Notes that a rename between two directories is under way; see [`ShownNames::rename`].
+    pub(crate) fn renaming(&self, directories: [Ino; 2]) -> Option<Renaming<'_>> {
+        self.tokens.as_ref()?;
+        self.shown.lock().rename(directories, self.array.clock.monotonic());
+        Some(Renaming(self, directories))
     }
 
     /// Waits until this mount may use what it holds: see [`Tokens::hold_lease`].

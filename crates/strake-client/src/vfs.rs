@@ -73,6 +73,8 @@ pub struct Opened {
     pub handle: Handle,
     /// Whether the kernel may keep its pages of this inode, because nothing has changed them.
     pub keep_cache: bool,
+    /// Whether the open has made the inode, so that the adapter's caches cannot know it yet.
+    pub is_new: bool,
 }
 
 /// Wanted changes of attributes. `None` leaves an attribute as it is.
@@ -158,6 +160,10 @@ pub struct MakeNode {
     pub rdev: u32,
 }
 
+/// Announces that an answer may show a name; see [`Vfs::show_name`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NameMark(pub(crate) Option<u64>);
+
 /// A mounted file system.
 pub trait Vfs: Send + Sync {
     /// Called before the first request. Hands over the interface to the adapter's caches, which
@@ -173,6 +179,18 @@ pub trait Vfs: Send + Sync {
     /// How long an adapter's caches may keep attributes of an inode that were just answered. They
     /// drop them earlier when they are told to. `None` if nobody else changes them.
     fn attributes_hold(&self, _ino: Ino) -> Option<Duration> {
+        None
+    }
+
+    /// Announces an operation whose answer may show a name of a directory to the adapter's caches,
+    /// also that the name leads nowhere. To be called before the operation.
+    fn show_name(&self, _directory: Ino) -> NameMark {
+        NameMark::default()
+    }
+
+    /// How long the adapter's caches may keep the name that an operation has answered after it was
+    /// announced. They drop it earlier when they are told to. `None` if nobody else changes names.
+    fn name_holds(&self, _directory: Ino, _mark: NameMark) -> Option<Duration> {
         None
     }
 

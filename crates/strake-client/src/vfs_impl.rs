@@ -13,8 +13,8 @@ use crate::open_file::OpenFile;
 use crate::ops::{attributes, copy, directory, names, open, xattr};
 use crate::tokens::{Access, exclusive, shared};
 use crate::vfs::{
-    DirItem, Entry, FallocateMode, Handle, LockDone, LockHeld, LockWant, MakeNode, OpenFlags,
-    Opened, SeekFor, SetAttr, Vfs,
+    DirItem, Entry, FallocateMode, Handle, LockDone, LockHeld, LockWant, MakeNode, NameMark,
+    OpenFlags, Opened, SeekFor, SetAttr, Vfs,
 };
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -56,14 +56,14 @@ impl StrakeVfs {
         }
     }
 
-    fn opened(&self, open: OpenFile) -> Opened {
+    fn opened(&self, open: OpenFile, is_new: bool) -> Opened {
         // Pages that the kernel has kept are right: a lone mount is the only one, and another one
         // has had them dropped before it gave its token up. But a read of them does not come here,
         // and the first one may have to move the access time.
         let times = self.mount.mode.get().access_times;
         let notes = open.flags.read && !open.flags.no_atime;
         let keep_cache = !(notes && self.mount.is_read_noted(&open.inode, times));
-        Opened { handle: self.files.insert(open), keep_cache }
+        Opened { handle: self.files.insert(open), keep_cache, is_new }
     }
 
     /// The locks, and the file of an open handle.
@@ -196,6 +196,19 @@ impl Vfs for StrakeVfs {
         self.mount.tokens.as_ref().map(|tokens| tokens.hold_of(ino))
     }
 
+    fn show_name(&self, directory: Ino) -> NameMark {
+        NameMark(self.mount.show_name(directory))
+    }
+
+    fn name_holds(&self, directory: Ino, mark: NameMark) -> Option<Duration> {
+        let tokens = self.mount.tokens.as_ref()?;
+        let NameMark(Some(epoch)) = mark else { return Some(Duration::ZERO) };
+        let holds = tokens.hold_of(directory);
+        let until = self.mount.array.clock.monotonic() + holds;
+        let is_kept = !holds.is_zero() && self.mount.shown.lock().is_kept(epoch, until);
+        Some(if is_kept { holds } else { Duration::ZERO })
+    }
+
     fn set_mode(&self, mode: MountMode) {
         self.mount.mode.set(mode);
     }
@@ -303,6 +316,7 @@ impl Vfs for StrakeVfs {
     ) -> Result<()> {
         self.timings.rename.run(|| {
             self.mount.may_write()?;
+            let _renaming = self.mount.renaming([source.0, target.0]);
             names::rename(&self.mount, caller, source, target, mode)?;
             self.settle_names()
         })
@@ -319,10 +333,11 @@ impl Vfs for StrakeVfs {
     ) -> Result<(Entry, Opened)> {
         self.timings.create.run(|| {
             let place = (parent, name);
-            let made = open::create(&self.mount, caller, place, permissions, flags, exclusive)?;
-            let opened = self.opened(made.1);
-            self.trace().note_file(made.0.attr.ino, parent, name);
-            let settled = self.settle_entry(made.0).inspect_err(|_| self.release(opened.handle))?;
+            let (entry, open, is_new) =
+                open::create(&self.mount, caller, place, permissions, flags, exclusive)?;
+            let opened = self.opened(open, is_new);
+            self.trace().note_file(entry.attr.ino, parent, name);
+            let settled = self.settle_entry(entry).inspect_err(|_| self.release(opened.handle))?;
             Ok((settled, opened))
         })
     }
@@ -337,13 +352,13 @@ impl Vfs for StrakeVfs {
         self.mount.may_write()?;
         let _tokens = self.mount.take([exclusive(parent)])?;
         let made = open::tmpfile(&self.mount, caller, parent, permissions, flags)?;
-        Ok((made.0, self.opened(made.1)))
+        Ok((made.0, self.opened(made.1, true)))
     }
 
     fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
         self.timings.open.run(|| {
             let inode = self.mount.table.pin(ino);
-            Ok(self.opened(open::open(&self.mount, caller, &inode, flags)?))
+            Ok(self.opened(open::open(&self.mount, caller, &inode, flags)?, false))
         })
     }
 

@@ -164,7 +164,8 @@ impl Names {
 
     /// A number of its own in the upper half, the inode in the lower one.
     fn handle(state: &mut State, ino: Ino) -> Opened {
-        Opened { handle: Handle(state.next() << 32 | ino.0), keep_cache: true }
+        let handle = Handle(state.next() << 32 | ino.0);
+        Opened { handle, keep_cache: true, is_new: false }
     }
 }
 

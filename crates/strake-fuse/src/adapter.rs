@@ -12,11 +12,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_client::Vfs;
-use strake_client::invalidate::Invalidate;
 use strake_client::mode::AccessTimes;
 use strake_client::vfs::{
-    DirItem, FallocateMode, Handle, LockDone, MakeNode, OpenFlags, Opened, SeekFor, SetAttr,
-    SetTime,
+    DirItem, FallocateMode, Handle, LockDone, MakeNode, NameMark, OpenFlags, Opened, SeekFor,
+    SetAttr, SetTime,
 };
 use strake_env::sync::Mutex;
 use strake_proto::meta::{RenameMode, XattrMode};
@@ -102,18 +101,24 @@ impl Adapter {
     /// thread that gives its attributes up tells the kernel until that knows the inode
     /// (`give_up.rs` of `strake-client`).
     ///
-    /// Other answers are not protected so: the kernel believes the answer to a change.
+    /// Answers to changes of an inode that the kernel knows are not protected so: it believes them.
     fn valid_of(&self, ino: Ino) -> Duration {
         self.vfs.attributes_hold(ino).unwrap_or(self.valid)
     }
 
-    /// As [`Adapter::valid_of`], for the answer to a lookup. Kernels before Linux 6.13 may take it
-    /// for new although they forgot the inode meanwhile, and with it what they were told. The first
-    /// that we can tell from these is 6.16.
-    fn valid_with_name(&self, ino: Ino) -> Valid {
-        let knows_what_it_forgot = self.notifier.can_drop_all_names();
-        let attr = if knows_what_it_forgot { self.valid_of(ino) } else { self.valid };
-        Valid { name: self.valid, attr }
+    /// As [`Adapter::valid_of`], for the attributes in the answer to a lookup, or to an operation
+    /// that has made the inode. Kernels before Linux
+    /// 6.13 may take it for new although they forgot the inode meanwhile, and with it what they
+    /// were told. The first that we can tell from these is 6.16.
+    fn valid_with_name(&self, ino: Ino) -> Duration {
+        let knows_what_it_forgot = self.notifier.has_epochs();
+        if knows_what_it_forgot { self.valid_of(ino) } else { self.valid }
+    }
+
+    /// How long the kernel may keep a name that an operation has answered, which was announced
+    /// before by `show_name`.
+    fn valid_name(&self, parent: Ino, mark: NameMark) -> Duration {
+        self.vfs.name_holds(parent, mark).unwrap_or(self.valid)
     }
 
     /// Whether other mounts change the file system at the same time.
@@ -237,13 +242,19 @@ impl Adapter {
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, body: &mut Body<'_>) -> Result<Answer> {
-        match self.vfs.lookup(caller, parent, body.name()?) {
+        let name = body.name()?;
+        // The token of a directory says nothing of its own name and of that above.
+        let is_plain = name != b"." && name != b"..";
+        let mark = if is_plain { self.vfs.show_name(parent) } else { NameMark::default() };
+        match self.vfs.lookup(caller, parent, name) {
             Ok(entry) => {
-                let valid = self.valid_with_name(entry.attr.ino);
+                let attr = self.valid_with_name(entry.attr.ino);
+                let valid = Valid { name: self.valid_name(parent, mark), attr };
                 Ok(Answer::Bytes(reply::entry_reply(&entry, valid)))
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Ok(Answer::Bytes(reply::negative_entry_reply(self.valid)))
+                let valid = self.valid_name(parent, mark);
+                Ok(Answer::Bytes(reply::negative_entry_reply(valid)))
             }
             Err(error) => Err(error),
         }
@@ -299,6 +310,12 @@ impl Adapter {
         parent: Ino,
         body: &mut Body<'_>,
     ) -> Result<Answer> {
+        let is_removal =
+            matches!(opcode, Opcode::Unlink | Opcode::Rmdir | Opcode::Rename | Opcode::Rename2);
+        if is_removal {
+            return self.remove_names(opcode, caller, parent, body);
+        }
+        let mark = self.vfs.show_name(parent);
         let entry = match opcode {
             Opcode::Symlink => {
                 let name = body.name()?;
@@ -317,13 +334,15 @@ impl Adapter {
                 let caller = Caller { umask: asked.umask, ..caller.clone() };
                 self.vfs.mkdir(&caller, parent, body.name()?, asked.mode & 0o7777)?
             }
-            Opcode::Link => {
+            _ => {
                 let asked = take!(body, LinkIn)?;
                 self.vfs.link(caller, Ino(asked.oldnodeid), parent, body.name()?)?
             }
-            _ => return self.remove_names(opcode, caller, parent, body),
         };
-        Ok(Answer::Bytes(reply::entry_reply(&entry, Valid::both(self.valid))))
+        let is_new = opcode != Opcode::Link;
+        let attr = if is_new { self.valid_with_name(entry.attr.ino) } else { self.valid };
+        let valid = Valid { name: self.valid_name(parent, mark), attr };
+        Ok(Answer::Bytes(reply::entry_reply(&entry, valid)))
     }
 
     fn remove_names(
@@ -376,13 +395,19 @@ impl Adapter {
         let flags = open_flags(asked.flags);
         let caller = Caller { umask: asked.umask, ..caller.clone() };
         let permissions = asked.mode & 0o7777;
+        let mark = self.vfs.show_name(ino);
         let (entry, opened) = if opcode == Opcode::TmpFile {
             self.vfs.tmpfile(&caller, ino, permissions, flags)?
         } else {
             let exclusive = asked.flags & open_flag::EXCL != 0;
             self.vfs.create(&caller, ino, body.name()?, permissions, flags, exclusive)?
         };
-        let mut out = reply::entry_reply(&entry, Valid::both(self.valid));
+        let attr = match opened.is_new {
+            true => self.valid_with_name(entry.attr.ino),
+            false => self.valid,
+        };
+        let valid = Valid { name: self.valid_name(ino, mark), attr };
+        let mut out = reply::entry_reply(&entry, valid);
         out.extend_from_slice(&self.opened(entry.attr.ino, flags, opened));
         Ok(Answer::Bytes(out))
     }
@@ -468,7 +493,9 @@ impl Adapter {
                 return false;
             }
             if plus {
-                let counted = counted_attr(item);
+                // The kernel takes an entry in under the epoch at that time, not that at which it
+                // asked. So it would believe a name that was given up in between.
+                let counted = counted_attr(item).filter(|_| !self.is_shared());
                 reply::put_entry(&mut out, counted, Valid::both(self.valid));
                 if let Some(attr) = counted {
                     self.vfs.remember(attr.ino);

@@ -155,14 +155,14 @@ impl Vfs for Agreeing {
         _: OpenFlags,
         _: bool,
     ) -> Result<(Entry, Opened)> {
-        Ok((entry(name)?, Opened { handle: self.handle(), keep_cache: true }))
+        Ok((entry(name)?, Opened { handle: self.handle(), keep_cache: true, is_new: false }))
     }
     fn tmpfile(&self, _: &Caller, ino: Ino, _: u32, _: OpenFlags) -> Result<(Entry, Opened)> {
         let handle = self.handle();
-        Ok((Entry { attr: attr(ino) }, Opened { handle, keep_cache: false }))
+        Ok((Entry { attr: attr(ino) }, Opened { handle, keep_cache: false, is_new: true }))
     }
     fn open(&self, _: &Caller, _: Ino, _: OpenFlags) -> Result<Opened> {
-        Ok(Opened { handle: self.handle(), keep_cache: true })
+        Ok(Opened { handle: self.handle(), keep_cache: true, is_new: false })
     }
     fn read(&self, _: Handle, offset: u64, out: &mut [u8]) -> Result<usize> {
         Ok(out.len().min((offset % 8192) as usize))
@@ -252,14 +252,15 @@ fn notifying(direct_maps: bool, told: impl Fn(&[u8]) + Send + Sync + 'static) ->
         told(message);
         Ok(())
     });
-    let notifier = Arc::new(Notifier::new(tell, true, 1, observe));
+    let notifier = Arc::new(Notifier::new(tell, Box::new(|| false), true, 1, observe));
     Adapter::new(Arc::new(Agreeing::default()), direct_maps, notifier)
 }
 
 /// Of a mount beside others.
 fn shared_adapter() -> Adapter {
     let observe = Observe::new(RealClock::shared(), 1);
-    let notifier = Arc::new(Notifier::new(Box::new(|_| Ok(())), true, 1, observe));
+    let notifier =
+        Arc::new(Notifier::new(Box::new(|_| Ok(())), Box::new(|| false), true, 1, observe));
     let agreeing = Agreeing { is_shared: true, ..Agreeing::default() };
     Adapter::new(Arc::new(agreeing), true, notifier)
 }

@@ -56,6 +56,14 @@ impl ModeWatch {
         Ok(places)
     }
 
+    /// Whether something is mounted below, for whatever program. Also true if that is not known.
+    pub(crate) fn is_covered(&self) -> bool {
+        mountinfo::is_covered(&self.device).unwrap_or_else(|error| {
+            warn!(target: "fuse", "the list of mounts cannot be read: {error}");
+            true
+        })
+    }
+
     /// Reads the options, and tells the `Vfs` if they have changed. True if it may be changed now.
     ///
     /// Whether the options differ from those before says nothing to a request that was refused: the

@@ -1,5 +1,6 @@
 //! The kernel's list of mounts, `/proc/self/mountinfo` (proc(5)).
 
+use std::collections::HashSet;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use strake_proto::Result;
@@ -52,6 +53,47 @@ pub fn at(path: &Path) -> Result<Option<Place>> {
     Ok(list()?.into_iter().rfind(|place| place.path == path))
 }
 
+/// Whether something is mounted below a file system, in the list of this process or of another one
+/// that sees other mounts, such as those in containers. `device` is the file system's
+/// [`Place::device`].
+///
+/// # Errors
+/// The host's.
+pub fn is_covered(device: &str) -> Result<bool> {
+    if covers(&std::fs::read("/proc/self/mountinfo")?, device) {
+        return Ok(true);
+    }
+    let mut seen = HashSet::new();
+    seen.extend(std::fs::read_link("/proc/self/ns/mnt"));
+    for process in std::fs::read_dir("/proc")? {
+        let process = process?.path();
+        // A process may have ended meanwhile, and what is no process has no such file.
+        let Ok(namespace) = std::fs::read_link(process.join("ns/mnt")) else { continue };
+        if seen.insert(namespace)
+            && let Ok(list) = std::fs::read(process.join("mountinfo"))
+            && covers(&list, device)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether one of the listed mounts is below a mount of a device.
+fn covers(list: &[u8], device: &str) -> bool {
+    let lines = || {
+        list.split(|&byte| byte == b'\n').filter_map(|line| {
+            let mut fields = line.split(|&byte| byte == b' ');
+            Some((fields.next()?, fields.next()?, fields.next()?))
+        })
+    };
+    let ours: HashSet<&[u8]> = lines()
+        .filter(|(_, _, listed)| *listed == device.as_bytes())
+        .map(|(number, ..)| number)
+        .collect();
+    lines().any(|(_, parent, _)| ours.contains(parent))
+}
+
 fn parse(list: &[u8]) -> Vec<Place> {
     list.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
@@ -100,6 +142,21 @@ mod tests {
         assert!(first.has("noatime") && !first.has("ro") && !first.has("atime"));
         assert!(first.shares("ro") && first.shares("sync") && !first.shares("rw"));
         assert_eq!(places[1].source, "/dev/sda");
+    }
+
+    #[test]
+    fn what_is_mounted_below_is_found_in_whatever_order() {
+        let list = |parent: u32| {
+            format!(
+                "40 {parent} 0:7 / /mnt/a/b rw - tmpfs none rw\n\
+                 36 35 0:98 / /mnt/a rw shared:1 - fuse.strake one rw\n\
+                 35 1 98:0 / / rw - ext4 /dev/sda rw\n"
+            )
+        };
+        assert!(covers(list(36).as_bytes(), "0:98"));
+        assert!(!covers(list(35).as_bytes(), "0:98"), "beside it, not below");
+        assert!(!covers(list(36).as_bytes(), "0:9"));
+        assert!(!covers(b"", "0:98"));
     }
 
     #[test]

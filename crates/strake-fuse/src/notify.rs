@@ -50,8 +50,14 @@ const PAGES: WorkerLimits = WorkerLimits { threads_max: 16, waiting_max: 4096 };
 /// Writes one notification and returns when the kernel is done with it.
 type Tell = Box<dyn Fn(&[u8]) -> std::result::Result<(), Errno> + Send + Sync>;
 
+/// Whether something is mounted below the mount.
+type IsCovered = Box<dyn Fn() -> bool + Send + Sync>;
+
 struct Kernel {
     tell: Tell,
+    is_covered: IsCovered,
+    /// True if something was mounted below when that was last looked at.
+    was_covered: AtomicBool,
     /// True once the log has said that the kernel is too old.
     said_too_old: AtomicBool,
 }
@@ -67,6 +73,7 @@ pub(crate) struct Notifier {
     at_once: Workers<Order>,
     names: Workers<Order>,
     pages: Workers<Order>,
+    kernel: Arc<Kernel>,
     has_epochs: bool,
     /// The serving threads that wait until pages are dropped, and how many may wait at a time.
     waiting: AtomicUsize,
@@ -77,14 +84,21 @@ pub(crate) struct Notifier {
 impl Notifier {
     /// A notifier that writes with `tell`. There are `serving` threads that serve requests, and all
     /// but one of them may wait until pages are dropped. `has_epochs` says that the kernel knows
-    /// [`NOTIFY_INC_EPOCH`].
+    /// [`NOTIFY_INC_EPOCH`]. `is_covered` says whether something is mounted below: the kernel
+    /// would detach that when it drops all names, so the order is refused.
     pub(crate) fn new(
         tell: Tell,
+        is_covered: IsCovered,
         has_epochs: bool,
         serving: usize,
         observe: Arc<Observe>,
     ) -> Notifier {
-        let kernel = Arc::new(Kernel { tell, said_too_old: AtomicBool::new(false) });
+        let kernel = Arc::new(Kernel {
+            tell,
+            is_covered,
+            was_covered: AtomicBool::new(false),
+            said_too_old: AtomicBool::new(false),
+        });
         let lane = |name: &str, limits| {
             let kernel = Arc::clone(&kernel);
             Workers::new(name, limits, move |order: Order| {
@@ -100,6 +114,7 @@ impl Notifier {
             at_once: lane("fuse-attrs", AT_ONCE),
             names: lane("fuse-names", NAMES),
             pages: lane("fuse-pages", PAGES),
+            kernel,
             has_epochs,
             waiting: AtomicUsize::new(0),
             waiting_max: serving.saturating_sub(1),
@@ -133,6 +148,19 @@ impl Notifier {
                 Err(Error::new(ErrorKind::Io, error.to_string()))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Whether the kernel is Linux 6.16 or later.
+    pub(crate) fn has_epochs(&self) -> bool {
+        self.has_epochs
+    }
+
+    /// Looks whether something is mounted below, so that the kernel gets no names that it could
+    /// not be told to drop.
+    pub(crate) fn look_below(&self) {
+        if self.has_epochs {
+            self.kernel.look_below();
         }
     }
 
@@ -179,7 +207,7 @@ impl Invalidate for Notifier {
     }
 
     fn can_drop_all_names(&self) -> bool {
-        self.has_epochs
+        self.has_epochs && !self.kernel.was_covered.load(Ordering::Relaxed)
     }
 }
 
@@ -188,8 +216,19 @@ fn gone() -> Error {
 }
 
 impl Kernel {
+    /// Whether something is mounted below now.
+    fn look_below(&self) -> bool {
+        let is_covered = (self.is_covered)();
+        self.was_covered.store(is_covered, Ordering::Relaxed);
+        is_covered
+    }
+
     fn drop_cached(&self, what: &Outdated) -> Result<Found> {
         let Some(message) = message(what) else { return Ok(Found::Nothing) };
+        if *what == Outdated::AllNames && self.look_below() {
+            let detail = "the kernel would detach what is mounted below";
+            return Err(Error::new(ErrorKind::NotSupported, detail));
+        }
         match (what, (self.tell)(&message)) {
             (_, Ok(())) => Ok(Found::Something),
             (_, Err(Errno::NOENT)) => Ok(Found::Nothing),

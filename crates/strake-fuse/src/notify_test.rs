@@ -12,7 +12,8 @@ const SOON: Duration = Duration::from_secs(60);
 type Answers = Box<dyn Fn(&[u8]) -> std::result::Result<(), Errno> + Send + Sync>;
 
 fn notifier(serving: usize, answers: Answers) -> Notifier {
-    Notifier::new(answers, true, serving, Observe::new(RealClock::shared(), 1))
+    let is_covered = Box::new(|| false);
+    Notifier::new(answers, is_covered, true, serving, Observe::new(RealClock::shared(), 1))
 }
 
 /// The outcome of one order at a kernel that answers so.
@@ -90,10 +91,38 @@ fn the_kernels_answers_are_understood() {
 #[test]
 fn without_epochs_all_names_are_refused_at_once() {
     let observe = Observe::new(RealClock::shared(), 1);
-    let old = Notifier::new(Box::new(|_| panic!("it is not told")), false, 1, observe);
+    let tell = Box::new(|_: &[u8]| panic!("it is not told"));
+    let old = Notifier::new(tell, Box::new(|| false), false, 1, observe);
     assert!(!old.can_drop_all_names());
     let error = old.invalidate(Outdated::AllNames).map(drop).expect_err("too old");
     assert_eq!(error.kind(), ErrorKind::NotSupported);
+}
+
+#[test]
+fn all_names_are_refused_while_something_is_mounted_below() {
+    let observe = Observe::new(RealClock::shared(), 1);
+    let is_covered = Arc::new(AtomicBool::new(true));
+    let covered = Arc::clone(&is_covered);
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    let tell = Box::new(move |_: &[u8]| {
+        count.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    });
+    let covered = Box::new(move || covered.load(Ordering::SeqCst));
+    let notifier = Notifier::new(tell, covered, true, 1, Arc::clone(&observe));
+    let order = |what| notifier.invalidate(what).expect("taken").wait(&observe.waiters, SOON);
+    let error = order(Outdated::AllNames).expect_err("it would be detached");
+    assert_eq!(error.kind(), ErrorKind::NotSupported);
+    assert_eq!(told.load(Ordering::SeqCst), 0);
+    assert!(!notifier.can_drop_all_names());
+    order(name(b"a")).expect("one name is dropped all the same");
+    is_covered.store(false, Ordering::SeqCst);
+    assert!(!notifier.can_drop_all_names(), "nobody has looked");
+    notifier.look_below();
+    assert!(notifier.can_drop_all_names());
+    order(Outdated::AllNames).expect("nothing is there to be detached");
+    assert_eq!(told.load(Ordering::SeqCst), 2);
 }
 
 /// A kernel that holds up what is about inode 2, be it names or pages, until the sender is dropped;

@@ -1,10 +1,9 @@
 //! Decides what the kernel may cache.
 //!
 //! **Names and attributes** may be cached for a day where nothing changes behind the kernel's back.
-//! Beside other mounts attributes that the kernel asked for are cached as long as the mount has a
-//! token of them and a lease.
-//! The kernel asks for names each time, and the `Vfs` answers from what it holds: the only order to
-//! drop names that waits for no request (`AllNames`) would detach what is mounted below.
+//! Beside other mounts they are cached as long as the mount has a lease and a token: attributes
+//! that the kernel asked for under that of the inode, and names under that of the directory
+//! (docs/decisions/0072-names-in-the-kernel.md).
 //!
 //! **Pages.** A file is open either the *cached way*, through the kernel's page cache, or the
 //! *direct way*, past it (`FOPEN_DIRECT_IO`). The direct way is several times as fast for streams,

@@ -131,7 +131,12 @@ impl FuseMount {
         let name = "fuse-mode".to_owned();
         let telling = Arc::clone(&server);
         let mode_thread = strake_env::thread::Builder::new().name(name).spawn(move || {
-            let tell = || telling.overdue.tell(RealClock.monotonic(), &telling.observe.waiters);
+            let tell = || {
+                telling.overdue.tell(RealClock.monotonic(), &telling.observe.waiters);
+                if telling.adapter.is_shared() {
+                    telling.notifier.look_below();
+                }
+            };
             if let Err(error) = watch.watch(&tell) {
                 warn!(target: "fuse", "remounts and slow requests are not noticed: {error}");
             }
@@ -223,7 +228,11 @@ fn start(
     let telling = connection::duplicate(&connection)?;
     let tell = move |message: &[u8]| rustix::io::write(&telling, message).map(drop);
     let has_epochs = minor >= MINOR_WITH_EPOCHS;
-    let notifier = Arc::new(Notifier::new(Box::new(tell), has_epochs, count, Arc::clone(&observe)));
+    let watch = Arc::clone(&mode);
+    let is_covered = Box::new(move || watch.is_covered());
+    let notifier =
+        Notifier::new(Box::new(tell), is_covered, has_epochs, count, Arc::clone(&observe));
+    let notifier = Arc::new(notifier);
     vfs.attach_adapter(Arc::clone(&notifier) as Arc<dyn Invalidate>);
     let adapter = Adapter::new(vfs, direct_maps, Arc::clone(&notifier));
     let server = Arc::new(Server::new(adapter, notifier, mode, &observe));
@@ -679,7 +688,8 @@ mod tests {
     fn a_request_is_overdue_while_its_answer_is_not_there() {
         let observe = Observe::new(RealClock::shared(), 1);
         let telling = Box::new(|_: &[u8]| Ok(()));
-        let notifier = Arc::new(Notifier::new(telling, true, 1, Arc::clone(&observe)));
+        let notifier =
+            Arc::new(Notifier::new(telling, Box::new(|| false), true, 1, Arc::clone(&observe)));
         let vfs = Arc::new(Agreeing::default());
         let mode = ModeWatch::new(Arc::clone(&vfs) as Arc<dyn Vfs>, String::new()).expect("made");
         let adapter = Adapter::new(Arc::clone(&vfs) as Arc<dyn Vfs>, false, Arc::clone(&notifier));

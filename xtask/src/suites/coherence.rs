@@ -11,6 +11,8 @@ const SECONDS_MAX: u64 = 120;
 const PROBES: &[(&str, &str)] = &[
     ("contents", "what one mount writes or cuts, every mount reads, and its size"),
     ("names", "so it is for names that are made, renamed and removed"),
+    ("kept-names", "names that the kernel has just seen are those that another mount makes"),
+    ("kept-names-above", "the same, and what is mounted below stays"),
     ("attributes", "and for permissions, links and times"),
     ("appends", "appended records of all mounts stay whole"),
     ("exclusive", "of many that make one name, one succeeds"),

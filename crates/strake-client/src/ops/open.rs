@@ -95,7 +95,7 @@ fn open_held(
     Ok(open)
 }
 
-/// See [`crate::Vfs::create`].
+/// See [`crate::Vfs::create`]. True if the file was made.
 pub(crate) fn create(
     mount: &Mount,
     caller: &Caller,
@@ -103,7 +103,7 @@ pub(crate) fn create(
     permissions: u32,
     flags: OpenFlags,
     only_new: bool,
-) -> Result<(Entry, OpenFile)> {
+) -> Result<(Entry, OpenFile, bool)> {
     while_stale(mount, || match create_new(mount, caller, (parent, name), permissions, flags) {
         Err(error)
             if !only_new
@@ -112,9 +112,10 @@ pub(crate) fn create(
                     ErrorKind::Exists | ErrorKind::Access | ErrorKind::ReadOnly
                 ) =>
         {
-            open_existing(mount, caller, (parent, name), flags, error)
+            let (entry, open) = open_existing(mount, caller, (parent, name), flags, error)?;
+            Ok((entry, open, false))
         }
-        result => result,
+        result => result.map(|(entry, open)| (entry, open, true)),
     })
 }
 

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 mod beside;
+mod kept_names;
 mod locks;
 mod mapped;
 #[path = "../shared/mapping.rs"]

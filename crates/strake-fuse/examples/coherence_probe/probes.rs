@@ -1,6 +1,7 @@
 //! The probes: each works on all mounts and compares what they show.
 
 use crate::beside;
+use crate::kept_names;
 use crate::locks;
 use crate::mapped::Mapped;
 use crate::world::World;
@@ -20,6 +21,8 @@ type Probe = (&'static str, fn(&World) -> Outcome);
 pub(crate) const ALL: &[Probe] = &[
     ("contents", contents),
     ("names", names),
+    ("kept-names", kept_names::changed),
+    ("kept-names-above", kept_names::mounted_below),
     ("attributes", attributes),
     ("appends", appends),
     ("exclusive", exclusive),

@@ -222,7 +222,8 @@ impl World {
 
     /// A number of its own in the upper half, the inode in the lower one.
     fn opened(state: &mut State, ino: Ino) -> Opened {
-        Opened { handle: Handle(state.next() << 32 | ino.0), keep_cache: true }
+        let handle = Handle(state.next() << 32 | ino.0);
+        Opened { handle, keep_cache: true, is_new: false }
     }
 }
 
