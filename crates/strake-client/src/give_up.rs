@@ -82,14 +82,12 @@ impl GiveUp for Mount {
     }
 
     fn forget(&self, ino: Ino, given: &Given) {
-        if !given.keeps_sight() {
-            let order = self.shown.lock().take(ino, self.array.clock.monotonic());
-            order.into_iter().for_each(|order| self.drop_names(order));
-        }
-        let Some(inode) = self.table.find(ino) else { return };
         if given.keeps_sight() {
             return;
         }
+        let order = self.shown.lock().take(ino, self.array.clock.monotonic());
+        order.into_iter().for_each(|order| self.drop_names(order));
+        let Some(inode) = self.table.find(ino) else { return };
         if given.is_blocks() {
             self.forget_blocks(&inode, given);
             return;

@@ -243,9 +243,8 @@ impl Adapter {
 
     fn lookup(&self, caller: &Caller, parent: Ino, body: &mut Body<'_>) -> Result<Answer> {
         let name = body.name()?;
-        // The token of a directory says nothing of its own name and of that above.
-        let is_plain = name != b"." && name != b"..";
-        let mark = if is_plain { self.vfs.show_name(parent) } else { NameMark::default() };
+        // The kernel keeps no `.` and `..`, of which the token of a directory says nothing.
+        let mark = self.vfs.show_name(parent);
         match self.vfs.lookup(caller, parent, name) {
             Ok(entry) => {
                 let attr = self.valid_with_name(entry.attr.ino);

@@ -11,6 +11,10 @@ pub const KIND: &str = "fuse.strake";
 /// One line of the list: a file system at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
+    /// The number of the mount.
+    pub number: String,
+    /// The number of the mount that it is on.
+    pub parent: String,
     /// The file system's device number, `MAJOR:MINOR`. All places of one file system have the same.
     pub device: String,
     /// Where it is.
@@ -81,17 +85,10 @@ pub fn is_covered(device: &str) -> Result<bool> {
 
 /// Whether one of the listed mounts is below a mount of a device.
 fn covers(list: &[u8], device: &str) -> bool {
-    let lines = || {
-        list.split(|&byte| byte == b'\n').filter_map(|line| {
-            let mut fields = line.split(|&byte| byte == b' ');
-            Some((fields.next()?, fields.next()?, fields.next()?))
-        })
-    };
-    let ours: HashSet<&[u8]> = lines()
-        .filter(|(_, _, listed)| *listed == device.as_bytes())
-        .map(|(number, ..)| number)
-        .collect();
-    lines().any(|(_, parent, _)| ours.contains(parent))
+    let places = parse(list);
+    let ours = |place: &&Place| place.device == device;
+    let ours: HashSet<&str> = places.iter().filter(ours).map(|it| it.number.as_str()).collect();
+    places.iter().any(|place| ours.contains(place.parent.as_str()))
 }
 
 fn parse(list: &[u8]) -> Vec<Place> {
@@ -102,12 +99,14 @@ fn parse(list: &[u8]) -> Vec<Place> {
 fn parse_line(line: &[u8]) -> Option<Place> {
     let mut fields = line.split(|&byte| byte == b' ');
     let text = |field: &[u8]| String::from_utf8_lossy(&unescape(field)).into_owned();
-    let device = text(fields.nth(2)?);
+    let (number, parent) = (text(fields.next()?), text(fields.next()?));
+    let device = text(fields.next()?);
     let path = PathBuf::from(std::ffi::OsString::from_vec(unescape(fields.nth(1)?)));
     let options = text(fields.next()?);
     fields.find(|field| *field == b"-")?;
     let (kind, source) = (text(fields.next()?), text(fields.next()?));
-    Some(Place { device, path, options, kind, source, shared_options: text(fields.next()?) })
+    let shared_options = text(fields.next()?);
+    Some(Place { number, parent, device, path, options, kind, source, shared_options })
 }
 
 /// Undoes the kernel's octal escapes (`\040` for a blank).
