@@ -76,7 +76,7 @@ impl Tally {
 /// How many suites run side by side at most. More would wait for each other's disks.
 const LANES_MAX: usize = 3;
 /// How many lines of a failed step are repeated at the end.
-const FAULTS_MAX: usize = 20;
+const FAULTS_MAX: usize = 40;
 /// How many of the last lines are repeated if a step fails without a line that says why.
 const LAST_LINES: usize = 10;
 /// How lines begin that belong to the line before: lines that a check quotes from logs.

@@ -31,8 +31,10 @@ const LOOK_SECONDS_MAX: i64 = 5;
 /// See the head of this file.
 pub(crate) struct ModeWatch {
     vfs: Arc<dyn Vfs>,
-    /// The device number of the file system, `MAJOR:MINOR`.
-    device: String,
+    /// The mount as the kernel listed it at first.
+    first: Place,
+    /// The connection that serves it.
+    connection: OwnedFd,
     /// Held from reading the list until the `Vfs` is told: an older list never comes after a newer
     /// one.
     looking: Mutex<()>,
@@ -41,9 +43,24 @@ pub(crate) struct ModeWatch {
 }
 
 impl ModeWatch {
-    pub(crate) fn new(vfs: Arc<dyn Vfs>, device: String) -> Result<ModeWatch> {
+    /// The watch of the mount `first`, which `connection` serves.
+    ///
+    /// # Errors
+    /// The host's.
+    pub(crate) fn new(vfs: Arc<dyn Vfs>, first: Place, connection: &OwnedFd) -> Result<ModeWatch> {
         let ended = eventfd(0, EventfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
-        Ok(ModeWatch { vfs, device, looking: Mutex::new(()), ended })
+        let connection = connection.try_clone()?;
+        Ok(ModeWatch { vfs, first, connection, looking: Mutex::new(()), ended })
+    }
+
+    /// The watch of the mount `/proc`, as if this process served it.
+    #[cfg(test)]
+    pub(crate) fn of_proc(vfs: Arc<dyn Vfs>) -> ModeWatch {
+        let proc = mountinfo::at(std::path::Path::new("/proc")).expect("a list of mounts");
+        let first = proc.expect("/proc is mounted");
+        // A counter of events never ends, and so it stands for a connection that goes on.
+        let connection = eventfd(0, EventfdFlags::CLOEXEC).expect("made");
+        ModeWatch::new(vfs, first, &connection).expect("made")
     }
 
     /// The places where the file system is mounted, the first one first.
@@ -52,13 +69,34 @@ impl ModeWatch {
     /// The host's.
     pub(crate) fn places(&self) -> Result<Vec<Place>> {
         let mut places = mountinfo::list()?;
-        places.retain(|place| place.device == self.device);
+        places.retain(|place| place.device == self.first.device);
+        // The kernel ends the connection before it gives the device number to another file system.
+        // So the list was right if the connection had not ended after it was read.
+        if !self.has_ended()? {
+            return Ok(places);
+        }
+        // A connection that was aborted leaves mounts behind. They are told from those of another
+        // file system by this: nobody serves them.
+        let is_ours = |place: &Place| {
+            place.kind == self.first.kind
+                && place.source == self.first.source
+                && mountinfo::is_dead(&place.path)
+        };
+        places.retain(is_ours);
         Ok(places)
+    }
+
+    /// Whether the kernel sends no more requests, because the mount is gone or was aborted.
+    fn has_ended(&self) -> Result<bool> {
+        let mut state = [PollFd::new(&self.connection, PollFlags::empty())];
+        poll(&mut state, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+            .map_err(std::io::Error::from)?;
+        Ok(state[0].revents().contains(PollFlags::ERR))
     }
 
     /// Whether something is mounted below, for whatever program. Also true if that is not known.
     pub(crate) fn is_covered(&self) -> bool {
-        mountinfo::is_covered(&self.device).unwrap_or_else(|error| {
+        mountinfo::is_covered(&self.first.device).unwrap_or_else(|error| {
             warn!(target: "fuse", "the list of mounts cannot be read: {error}");
             true
         })
@@ -145,9 +183,7 @@ mod tests {
     #[test]
     fn a_request_is_repeated_also_if_another_thread_has_seen_the_remount() {
         let vfs = Arc::new(Agreeing::default());
-        let proc = mountinfo::at(std::path::Path::new("/proc")).expect("a list of mounts");
-        let device = proc.expect("/proc is mounted").device;
-        let watch = ModeWatch::new(Arc::clone(&vfs) as Arc<dyn Vfs>, device).expect("a watch");
+        let watch = ModeWatch::of_proc(Arc::clone(&vfs) as Arc<dyn Vfs>);
         vfs.set_mode(MountMode { read_only: true, ..MountMode::default() });
         assert!(watch.look(), "the request that finds the remount first");
         assert!(watch.look(), "a request that was refused before the other one looked");

@@ -57,6 +57,17 @@ pub fn at(path: &Path) -> Result<Option<Place>> {
     Ok(list()?.into_iter().rfind(|place| place.path == path))
 }
 
+/// Whether the daemon of the Strake mount at `path` is gone. It must be a real path.
+pub fn is_dead(path: &Path) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    use rustix::io::Errno;
+    // Without FORCE_SYNC the kernel would answer from its cache, even if the daemon is gone.
+    let asked = AtFlags::STATX_FORCE_SYNC | AtFlags::SYMLINK_NOFOLLOW;
+    // The last two appear only for a moment, while the kernel takes down the daemon's io_uring.
+    let gone = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
+    statx(CWD, path, asked, StatxFlags::BASIC_STATS).is_err_and(|it| gone.contains(&it))
+}
+
 /// Whether something is mounted below a file system, in the list of this process or of another one
 /// that sees other mounts, such as those in containers. `device` is the file system's
 /// [`Place::device`].

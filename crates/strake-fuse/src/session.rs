@@ -120,8 +120,9 @@ impl FuseMount {
         path: PathBuf,
     ) -> Result<FuseMount> {
         let unlisted = || Error::new(ErrorKind::Io, "/proc does not list the mount");
-        let device = mountinfo::at(&path)?.ok_or_else(unlisted)?.device;
-        let mode = Arc::new(ModeWatch::new(Arc::clone(&vfs), device.clone())?);
+        let place = mountinfo::at(&path)?.ok_or_else(unlisted)?;
+        let device = place.device.clone();
+        let mode = Arc::new(ModeWatch::new(Arc::clone(&vfs), place, &connection)?);
         mode.look();
         let started = start(vfs, observe, connection, options, Arc::clone(&mode))?;
         let (threads, server, has_rings) = started;
@@ -691,7 +692,7 @@ mod tests {
         let notifier =
             Arc::new(Notifier::new(telling, Box::new(|| false), true, 1, Arc::clone(&observe)));
         let vfs = Arc::new(Agreeing::default());
-        let mode = ModeWatch::new(Arc::clone(&vfs) as Arc<dyn Vfs>, String::new()).expect("made");
+        let mode = ModeWatch::of_proc(Arc::clone(&vfs) as Arc<dyn Vfs>);
         let adapter = Adapter::new(Arc::clone(&vfs) as Arc<dyn Vfs>, false, Arc::clone(&notifier));
         let server = Arc::new(Server::new(adapter, notifier, Arc::new(mode), &observe));
         let slot = server.slot();

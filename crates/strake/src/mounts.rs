@@ -23,16 +23,9 @@ fn table() -> Vec<Place> {
 
 /// True if a Strake mount is at `path` and its daemon is gone.
 pub(crate) fn is_dead_strake_mount(path: &Path) -> bool {
-    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-    use rustix::io::Errno;
     // The kernel lists mounts by their real paths. To find the real path asks no daemon.
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    // Without FORCE_SYNC the kernel would answer from its cache, even if the daemon is gone.
-    let asked = AtFlags::STATX_FORCE_SYNC | AtFlags::SYMLINK_NOFOLLOW;
-    // The last two appear only for a moment, while the kernel takes down the daemon's io_uring.
-    let gone = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
-    strake_mounts().contains(&real)
-        && statx(CWD, &real, asked, StatxFlags::BASIC_STATS).is_err_and(|it| gone.contains(&it))
+    strake_mounts().contains(&real) && mountinfo::is_dead(&real)
 }
 
 /// True if anything is mounted at `path`.

@@ -28,6 +28,7 @@ const PROBES: &[(&str, &str)] = &[
     ("storm-mapped", "stores to pages that are dropped all the time are not lost"),
     ("unmount-busy", "the mount is taken away while two threads invalidate"),
     ("unmount-held", "the mount leaves the tree while an invalidation waits"),
+    ("number-reused", "a daemon that ends leaves the mount alone that has its number now"),
 ];
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {

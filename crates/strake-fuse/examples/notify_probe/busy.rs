@@ -5,12 +5,13 @@ use crate::probes::{contents, hold, name};
 use crate::world::{HeldBack, ROOT};
 use crate::{LIMIT, Outcome, Probe};
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use strake_client::invalidate::Outdated;
 use strake_env::{Clock, RealClock, Rng};
+use strake_fuse::mountinfo;
 use strake_proto::{ErrorKind, Ino};
 
 const STORM: Duration = Duration::from_secs(2);
@@ -246,4 +247,42 @@ pub(crate) fn unmount_held(probe: &Probe) -> Outcome {
     let late = probe.order(Outdated::Attributes(ROOT)).map(drop);
     let is_refused = late.is_err_and(|error| error.kind() == ErrorKind::Unreachable);
     hold(is_refused, "nothing can be ordered afterwards")
+}
+
+/// A mount is taken away. Its device number goes to the next mount, which belongs to somebody else
+/// and stays when the daemon of the first one ends.
+pub(crate) fn number_reused(probe: &Probe) -> Outcome {
+    const ROUNDS_MAX: usize = 100;
+    let device = |path: &Path| fs::metadata(path).map(|root| root.dev());
+    let [first, next] = ["first", "next"].map(|name| probe.path.with_extension(name));
+    [&first, &next].into_iter().try_for_each(fs::create_dir)?;
+    for _ in 0..ROUNDS_MAX {
+        let one = Probe::mount(&first, false)?;
+        let number = device(&first)?;
+        rustix::mount::unmount(&first, rustix::mount::UnmountFlags::empty())?;
+        one.mount.wait();
+        let other = Probe::mount(&next, false)?;
+        // Another process may have taken the number.
+        if device(&next)? == number {
+            hold(one.mount.places()?.is_empty(), "a mount that was taken away is nowhere")?;
+            one.mount.unmount(true)?;
+            hold(device(&next)? == number, "the mount that has its number now stays")?;
+            return aborted_leaves_nothing(other, &next);
+        }
+    }
+    Err(format!("no mount got the number of the one before in {ROUNDS_MAX} rounds").into())
+}
+
+/// A connection that was aborted leaves its mount behind, and the daemon removes it.
+fn aborted_leaves_nothing(probe: Probe, path: &Path) -> Outcome {
+    let program = File::open(path)?;
+    // The force ends the connection. The mount stays all the same, because a program uses it.
+    let refused = rustix::mount::unmount(path, rustix::mount::UnmountFlags::FORCE);
+    hold(refused == Err(rustix::io::Errno::BUSY), "a mount that is in use stays")?;
+    probe.mount.wait();
+    drop(program);
+    hold(mountinfo::is_dead(path), "nobody serves the mount")?;
+    hold(probe.mount.places()? == [path], "it is still this daemon's")?;
+    probe.mount.unmount(true)?;
+    hold(fs::metadata(path)?.is_dir(), "the directory is there again")
 }

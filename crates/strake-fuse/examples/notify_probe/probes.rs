@@ -30,6 +30,7 @@ pub(crate) const ALL: &[Named] = &[
     ("storm-mapped", busy::storm_mapped),
     ("unmount-busy", busy::unmount_busy),
     ("unmount-held", busy::unmount_held),
+    ("number-reused", busy::number_reused),
 ];
 
 const PAGE: usize = 4096;
