@@ -3,6 +3,7 @@
 pub(crate) mod core;
 pub(crate) mod known;
 pub(crate) mod listed;
+pub(crate) mod listing;
 pub(crate) mod open_table;
 pub(crate) mod queue;
 pub(crate) mod shown;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use strake_env::Rng;
 use strake_env::sync::Mutex;
 use strake_env::thread;
-use strake_proto::meta::{MetaQuery, RenameMode};
+use strake_proto::meta::{MetaQuery, MetaReply, RenameMode};
 use strake_proto::{Attr, Caller, ErrorKind, Ino, Result};
 
 const ROOT: &Caller = &Caller::ROOT;
@@ -30,6 +30,14 @@ fn found(vfs: &StrakeVfs, dir: Ino, name: &[u8]) -> Option<Ino> {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// The names in a directory.
+fn listed(vfs: &StrakeVfs, dir: Ino) -> BTreeMap<Vec<u8>, Ino> {
+    let mut names = BTreeMap::new();
+    let take = &mut |item: &DirItem| names.insert(item.name.clone(), item.ino).is_none();
+    vfs.readdir(dir, 2, false, take).expect("listed");
+    names
 }
 
 /// The root is in use as long as the mount is, although nobody looks it up.
@@ -172,6 +180,37 @@ fn names_under_a_token_are_asked_of_nobody() {
 }
 
 #[test]
+fn listings_under_a_token_are_asked_of_nobody() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let dir = own.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).expect("made").attr.ino;
+    // More than one message brings.
+    let names: Vec<Vec<u8>> = (0..1000).map(|at| format!("{at:04}").into_bytes()).collect();
+    let inos: Vec<Ino> = names.iter().map(|name| make(own, dir, name)).collect();
+    let mut wanted: BTreeMap<_, _> = names.iter().cloned().zip(inos).collect();
+    assert_eq!(listed(own, dir), wanted);
+    let asks = |mount: &StrakeVfs, wanted: &BTreeMap<_, _>| {
+        let before = world.leader.heard();
+        assert_eq!(listed(mount, dir), *wanted);
+        world.leader.heard() > before
+    };
+    assert!(!asks(own, &wanted), "known");
+
+    own.unlink(ROOT, dir, b"0500").expect("removed");
+    wanted.remove(&b"0500"[..]);
+    assert!(asks(own, &wanted), "its own change");
+    assert!(!asks(own, &wanted));
+    assert_eq!(found(other, Ino::ROOT, b"dir"), Some(dir), "its kernel has the directory now");
+    assert!(asks(other, &wanted));
+    asks(own, &wanted);
+    assert!(!asks(other, &wanted) && !asks(own, &wanted), "both hold the token, shared");
+    wanted.insert(b"new".to_vec(), make(other, dir, b"new"));
+    assert!(asks(own, &wanted), "another one's change");
+    assert!(!asks(own, &wanted));
+    world.end();
+}
+
+#[test]
 fn own_changes_are_known_and_names_that_cannot_be_are_refused() {
     let world = World::new("1", 1);
     let own = &*world.mounts[0];
@@ -197,12 +236,16 @@ fn own_changes_are_known_and_names_that_cannot_be_are_refused() {
 /// One step of a thread: it changes, or looks at, one of few names.
 fn step(vfs: &StrakeVfs, dir: Ino, rng: &mut Rng) {
     let names = [rng.below(3), rng.below(3)].map(|at| format!("n{at}").into_bytes());
-    let done = match rng.below(5) {
+    let done = match rng.below(6) {
         0 | 1 => vfs
             .create(ROOT, dir, &names[0], 0o644, RW, true)
             .map(|(_, opened)| vfs.release(opened.handle)),
         2 => vfs.unlink(ROOT, dir, &names[0]),
         3 => vfs.rename(ROOT, (dir, &names[0]), (dir, &names[1]), RenameMode::Replace),
+        4 => {
+            listed(vfs, dir);
+            Ok(())
+        }
         _ => vfs.lookup(ROOT, dir, &names[0]).map(drop),
     };
     if let Err(error) = done {
@@ -262,17 +305,22 @@ fn threads_of_several_mounts_agree_on_the_names_that_are_left() {
             }
         });
         for mount in &world.mounts {
-            // A listing asks the metadata, and the mount keeps the token that it holds.
             let told = mount.array().meta.query_inode(&MetaQuery::GetInode { ino: dir });
             let (seen, told) = (mount.getattr(dir).expect("there"), told.expect("there").attr);
             // Access times that listings move are told later.
             assert_eq!(Attr { atime: told.atime, ..seen }, told);
-            let mut listed = BTreeMap::new();
-            let list = &mut |item: &DirItem| listed.insert(item.name.clone(), item.ino).is_none();
-            mount.readdir(dir, 2, false, list).expect("listed");
+            // The mount keeps the token that it holds, and nobody else works.
+            let names = listed(mount, dir);
+            let ask = MetaQuery::ReadDir { dir, after: 0, limit: 9, with_inodes: false };
+            let told = match mount.array().meta.query(&ask).expect("told") {
+                MetaReply::Entries { entries, .. } => entries,
+                other => panic!("{other:?}"),
+            };
+            let told = told.into_iter().map(|entry| (entry.name, entry.ino));
+            assert_eq!(names, told.collect(), "round {round}");
             for at in 0..3 {
                 let name = format!("n{at}").into_bytes();
-                let ino = listed.get(&name).copied();
+                let ino = names.get(&name).copied();
                 assert_eq!(found(mount, dir, &name), ino, "round {round}, name {at}");
             }
         }

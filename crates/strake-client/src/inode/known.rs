@@ -10,20 +10,39 @@
 //! of one name nothing is known of it. An answer to a question that was asked before a change was
 //! noted is not learnt.
 //!
+//! **A listing** is kept beside them, until a change is noted (`listing.rs`).
+//!
 //! **All names** of a directory are known from the moment at which this client makes it. So a
 //! program that fills new directories asks for no name.
 
+use super::listing::Listing;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use strake_proto::Ino;
+use strake_proto::meta::{Cookie, DirEntry};
 
-/// A mount knows so many names. Each takes about 100 bytes.
-const NAMES_MAX: usize = 1 << 18;
+/// A mount knows so many names, and entries of listings. Each takes about 100 bytes.
+pub(crate) const NAMES_MAX: usize = 1 << 18;
 
 /// The names that all directories of a mount know together.
 #[derive(Default)]
 pub(crate) struct NameBudget(AtomicUsize);
+
+impl NameBudget {
+    /// Takes room for so many. False if there is not enough.
+    pub(crate) fn take(&self, count: usize) -> bool {
+        if self.0.fetch_add(count, Ordering::Relaxed) + count <= NAMES_MAX {
+            return true;
+        }
+        self.give_back(count);
+        false
+    }
+
+    pub(crate) fn give_back(&self, count: usize) {
+        self.0.fetch_sub(count, Ordering::Relaxed);
+    }
+}
 
 /// The names of one directory.
 #[derive(Default)]
@@ -31,6 +50,7 @@ pub(crate) struct KnownNames {
     /// Raised whenever a change is noted, and when all is forgotten.
     changes: u64,
     map: Option<Box<Map>>,
+    listing: Option<Box<Listing>>,
     /// Names that are being changed.
     changing: Vec<Changing>,
 }
@@ -52,7 +72,7 @@ struct Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        self.budget.0.fetch_sub(self.names.len(), Ordering::Relaxed);
+        self.budget.give_back(self.names.len());
     }
 }
 
@@ -63,7 +83,7 @@ impl Map {
 
     fn remove(&mut self, name: &[u8]) {
         if self.names.remove(name).is_some() {
-            self.budget.0.fetch_sub(1, Ordering::Relaxed);
+            self.budget.give_back(1);
         }
     }
 
@@ -72,11 +92,10 @@ impl Map {
             self.remove(name);
         } else if let Some(known) = self.names.get_mut(name) {
             *known = found;
-        } else if self.budget.0.load(Ordering::Relaxed) >= NAMES_MAX {
-            self.is_whole = false;
-        } else {
+        } else if self.budget.take(1) {
             self.names.insert(name.into(), found);
-            self.budget.0.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.is_whole = false;
         }
     }
 }
@@ -106,6 +125,37 @@ impl KnownNames {
         }
     }
 
+    /// At most `limit` entries of the listing after a cookie, and whether the directory ends with
+    /// them. `None` if the next one is not known.
+    pub(crate) fn listed(&self, cookie: Cookie, limit: usize) -> Option<(Vec<DirEntry>, bool)> {
+        self.listing.as_ref()?.after(cookie, limit)
+    }
+
+    /// Learns the entries after a cookie, and whether the directory ends with them. They were asked
+    /// for at `changes`.
+    pub(crate) fn learn_listing(
+        &mut self,
+        changes: u64,
+        cookie: Cookie,
+        (entries, is_end): (&[DirEntry], bool),
+        budget: &Arc<NameBudget>,
+    ) {
+        if self.changes != changes {
+            return;
+        }
+        let known = self.listing.take().filter(|known| known.goes_on(cookie));
+        let mut listing = known.unwrap_or_else(|| Box::new(Listing::new(cookie, budget)));
+        if listing.add(entries, is_end) {
+            self.listing = Some(listing);
+        }
+    }
+
+    /// Notes that names have changed, or that they are not known any more.
+    fn change(&mut self) {
+        self.changes += 1;
+        self.listing = None;
+    }
+
     /// A change of a name is asked for. To be ended with [`KnownNames::end`].
     pub(crate) fn begin(&mut self, name: &[u8]) {
         if let Some(other) = self.changing.iter_mut().find(|other| other.name == name) {
@@ -119,7 +169,7 @@ impl KnownNames {
     /// A change of a name has ended. `outcome` is what the name leads to now; `None` if that is not
     /// known.
     pub(crate) fn end(&mut self, name: &[u8], outcome: Option<Option<Ino>>) {
-        self.changes += 1;
+        self.change();
         let at = self.changing.iter().position(|one| one.name == name);
         let at = at.expect("invariant: a change that ends has begun");
         let one = &mut self.changing[at];
@@ -140,13 +190,13 @@ impl KnownNames {
 
     /// The directory was just made: it has no names.
     pub(crate) fn begin_empty(&mut self, budget: &Arc<NameBudget>) {
-        self.changes += 1;
+        self.change();
         self.map = Some(Map::new(budget, true));
     }
 
     /// The token is about to be given up.
     pub(crate) fn forget(&mut self) {
-        self.changes += 1;
+        self.change();
         self.map = None;
     }
 }

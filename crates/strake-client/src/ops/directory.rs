@@ -50,11 +50,7 @@ pub(crate) fn readdir(
         if with_attrs { (PAGE_FIRST_WITH_INODES, PAGE_WITH_INODES) } else { (PAGE_FIRST, PAGE) };
     loop {
         let before = mount.array.meta.changes();
-        let query = MetaQuery::ReadDir { dir: dir.ino, after, limit, with_inodes: with_attrs };
-        let (entries, end) = match mount.array.meta.query(&query)? {
-            MetaReply::Entries { entries, end } => (entries, end),
-            _ => return Err(wrong_reply()),
-        };
+        let (entries, end) = page(mount, dir, after, limit, with_attrs)?;
         for entry in entries {
             after = entry.cookie;
             if !take(&item(mount, entry, before)) {
@@ -66,6 +62,36 @@ pub(crate) fn readdir(
         }
         limit = (limit * 2).min(limit_max);
     }
+}
+
+/// At most `limit` entries after a cookie, and whether the directory ends with them. Beside others
+/// the caller holds the directory's token, and what is known under it is asked of nobody.
+fn page(
+    mount: &Mount,
+    dir: &InodeState,
+    after: Cookie,
+    limit: u32,
+    with_inodes: bool,
+) -> Result<(Vec<DirEntry>, bool)> {
+    let is_kept = mount.tokens.is_some() && !with_inodes;
+    let changes = {
+        let core = dir.core.lock();
+        let known = core.names.listed(after, limit as usize);
+        if let Some(known) = known.filter(|_| is_kept) {
+            return Ok(known);
+        }
+        core.names.changes()
+    };
+    let query = MetaQuery::ReadDir { dir: dir.ino, after, limit, with_inodes };
+    let (entries, end) = match mount.array.meta.query(&query)? {
+        MetaReply::Entries { entries, end } => (entries, end),
+        _ => return Err(wrong_reply()),
+    };
+    if is_kept {
+        let learnt = (&entries[..], end);
+        dir.core.lock().names.learn_listing(changes, after, learnt, &mount.names);
+    }
+    Ok((entries, end))
 }
 
 fn item(mount: &Mount, entry: DirEntry, before: u64) -> DirItem {

@@ -1,0 +1,148 @@
+//! Entries of a directory in the order of its listing, as this client has seen them under the
+//! directory's token. A program that lists the directory again asks nobody, and neither does the
+//! request with which the kernel finds out that a listing has ended.
+//!
+//! **They are right** as long as the token is held, and as no change of a name was noted since they
+//! were asked for: see [`KnownNames`](super::known::KnownNames). A change that is under way may be
+//! in the listing or not, as for any program that lists meanwhile.
+
+use super::known::NameBudget;
+use std::sync::Arc;
+use strake_proto::meta::{Cookie, DirEntry};
+
+/// Entries that follow each other without a gap.
+pub(crate) struct Listing {
+    /// The first one is that after this cookie.
+    from: Cookie,
+    entries: Vec<DirEntry>,
+    /// Whether the directory ends with them.
+    is_end: bool,
+    budget: Arc<NameBudget>,
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        self.budget.give_back(self.entries.len());
+    }
+}
+
+impl Listing {
+    /// What begins after a cookie.
+    pub(crate) fn new(from: Cookie, budget: &Arc<NameBudget>) -> Listing {
+        Listing { from, entries: Vec::new(), is_end: false, budget: Arc::clone(budget) }
+    }
+
+    /// At most `limit` entries after a cookie, and whether the directory ends with them. `None` if
+    /// the next one is not known.
+    pub(crate) fn after(&self, cookie: Cookie, limit: usize) -> Option<(Vec<DirEntry>, bool)> {
+        let from = self.entries.partition_point(|entry| entry.cookie <= cookie);
+        let to = self.entries.len().min(from.saturating_add(limit));
+        let is_end = self.is_end && to == self.entries.len();
+        let is_known = cookie >= self.from && (from < to || is_end);
+        is_known.then(|| (self.entries[from..to].to_vec(), is_end))
+    }
+
+    /// Whether the next entries are those after this cookie.
+    pub(crate) fn goes_on(&self, cookie: Cookie) -> bool {
+        let last = self.entries.last().map_or(self.from, |entry| entry.cookie);
+        last == cookie && !self.is_end
+    }
+
+    /// Takes in the next entries. False if there is no room for them.
+    pub(crate) fn add(&mut self, entries: &[DirEntry], is_end: bool) -> bool {
+        if !self.budget.take(entries.len()) {
+            return false;
+        }
+        self.entries.extend_from_slice(entries);
+        self.is_end = is_end;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::known::{KnownNames, NAMES_MAX};
+    use super::*;
+    use std::collections::BTreeMap;
+    use strake_env::Rng;
+    use strake_proto::{FileType, Ino};
+
+    fn entry(cookie: Cookie, ino: u64) -> DirEntry {
+        let name = format!("name{cookie}").into_bytes();
+        DirEntry { cookie, name, ino: Ino(ino), file_type: FileType::Regular, inode: None }
+    }
+
+    /// What the metadata answers: at most `limit` entries after a cookie, and whether these are all.
+    fn asked(
+        directory: &BTreeMap<Cookie, u64>,
+        cookie: Cookie,
+        limit: usize,
+    ) -> (Vec<DirEntry>, bool) {
+        let mut rest = directory.range(cookie + 1..);
+        let entries: Vec<_> = rest.by_ref().take(limit).map(|(at, ino)| entry(*at, *ino)).collect();
+        (entries, rest.next().is_none())
+    }
+
+    /// Lists, changes and gives up a directory at random. What is known of the listing is what the
+    /// metadata would answer, but for names that are being changed.
+    #[test]
+    fn what_is_known_is_what_the_metadata_would_answer() {
+        let seed = 1;
+        let mut rng = Rng::new(seed);
+        let budget = Arc::new(NameBudget::default());
+        let (mut names, mut directory) = (KnownNames::default(), BTreeMap::new());
+        let (mut known, mut late) = (0, None);
+        for step in 0..20_000 {
+            let (cookie, limit) = (2 + rng.below(30), 1 + rng.below(8) as usize);
+            match rng.below(8) {
+                0 => {
+                    names.begin(b"name");
+                    if directory.remove(&(cookie + 1)).is_none() {
+                        directory.insert(cookie + 1, step);
+                    }
+                    names.end(b"name", None);
+                }
+                1 if rng.below(4) == 0 => names.forget(),
+                // An answer that comes late.
+                2 => late = Some((names.changes(), cookie, asked(&directory, cookie, limit))),
+                3 => {
+                    if let Some((changes, cookie, (entries, is_end))) = late.take() {
+                        names.learn_listing(changes, cookie, (&entries, is_end), &budget);
+                    }
+                }
+                _ => match names.listed(cookie, limit) {
+                    Some((entries, is_end)) => {
+                        let wanted = asked(&directory, cookie, limit);
+                        let is_right = if entries.len() == limit || is_end {
+                            (entries, is_end) == wanted
+                        } else {
+                            wanted.0.starts_with(&entries) && !entries.is_empty()
+                        };
+                        assert!(is_right, "seed {seed}, step {step}");
+                        known += 1;
+                    }
+                    None => {
+                        let (entries, is_end) = asked(&directory, cookie, limit);
+                        let changes = names.changes();
+                        names.learn_listing(changes, cookie, (&entries, is_end), &budget);
+                    }
+                },
+            }
+        }
+        assert!(known > 1000, "{known}: the cases are met");
+        names.forget();
+        assert!(budget.take(NAMES_MAX), "what is forgotten makes room");
+    }
+
+    #[test]
+    fn a_listing_without_room_is_not_kept() {
+        let budget = Arc::new(NameBudget::default());
+        assert!(budget.take(NAMES_MAX - 1));
+        let mut names = KnownNames::default();
+        names.learn_listing(0, 2, (&[entry(3, 1)], false), &budget);
+        assert!(names.listed(2, 9).is_some());
+        names.learn_listing(0, 3, (&[entry(4, 1)], true), &budget);
+        assert!(names.listed(2, 9).is_none(), "it is not shown as if it were whole");
+        assert!(budget.take(1) && !budget.take(1));
+    }
+}
