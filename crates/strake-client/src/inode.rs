@@ -1,5 +1,6 @@
 //! Inodes in use, open handles, and queues of blocks for background threads.
 
+pub(crate) mod budget;
 pub(crate) mod core;
 pub(crate) mod known;
 pub(crate) mod listed;

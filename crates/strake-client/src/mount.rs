@@ -1,7 +1,7 @@
 //! What all parts of the client share.
 
+use crate::inode::budget::NameBudget;
 use crate::inode::core::{Core, InodeState};
-use crate::inode::known::NameBudget;
 use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{OpenTable, Pinned};
 use crate::inode::queue::Queue;

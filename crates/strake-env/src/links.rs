@@ -45,6 +45,10 @@ pub trait LinkEnd: Send + Sync {
     /// The kernel's counts of the connection; `None` once it is over.
     fn figures(&self) -> Option<TcpFigures>;
 
+    /// Nothing has come from the peer for [`SILENT_MIN`] or longer. Told once a tick. It must not
+    /// wait.
+    fn is_silent(self: Arc<Self>) {}
+
     /// Requests on their way, of which the other end has answered none.
     fn calls(&self) -> usize;
 }
@@ -243,6 +247,8 @@ impl Entry {
             let longer = silence + passed;
             self.peer.silence.store(longer, Relaxed);
             if longer >= nanos(SILENT_MIN) {
+                let ends = self.connections.iter().filter_map(|known| known.end.upgrade());
+                ends.for_each(|end| end.is_silent());
                 // When it begins to count, all of it does.
                 self.silent += if silence >= nanos(SILENT_MIN) { passed } else { longer };
             }

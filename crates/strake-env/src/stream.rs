@@ -56,6 +56,10 @@ impl Stream {
             // A Unix socket that is not there is a server that is not there.
             let kind = match error.kind() {
                 io::ErrorKind::NotFound => ErrorKind::Unreachable,
+                // The last router, or this machine, has got no answer.
+                io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                    ErrorKind::TimedOut
+                }
                 _ => Error::from(io::Error::from(error.kind())).kind(),
             };
             Error::new(kind, format!("cannot connect to {endpoint}: {error}"))

@@ -26,7 +26,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use strake_proto::{Error, ErrorKind, FsId, NsdId, Result};
+use strake_proto::{Error, ErrorKind, FsId, NodeName, NsdId, Result};
 
 const SECRET_BYTES: usize = 32;
 const NONCE_BYTES: usize = 32;
@@ -180,6 +180,10 @@ pub(crate) enum Hello {
     /// After a handshake of certificates (`handshake.rs`), sealed: the service that is wanted.
     Wanted {
         service: Service,
+    },
+    /// In its place: the node to which the connection is to be passed on (`detour.rs`).
+    Through {
+        node: NodeName,
     },
 }
 

@@ -19,6 +19,7 @@
 //! authority's `ca.key` is only at the node that issues certificates ([`crate::authority`]).
 
 use crate::certificate_end::end_of;
+use crate::detour::Detours;
 use crate::private_file;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
@@ -134,6 +135,7 @@ pub struct NodeCredentials {
     pub(crate) certificate: CertificateDer<'static>,
     pub(crate) authority: CertificateDer<'static>,
     pub(crate) clock: Arc<dyn Clock>,
+    detours: Option<Arc<Detours>>,
 }
 
 impl fmt::Debug for NodeCredentials {
@@ -155,7 +157,8 @@ impl NodeCredentials {
             return Err(Error::new(ErrorKind::Corrupt, detail));
         }
         let cipher = Cipher::default();
-        Ok(NodeCredentials { identity, cipher, key, certificate, authority, clock })
+        let detours = None;
+        Ok(NodeCredentials { identity, cipher, key, certificate, authority, clock, detours })
     }
 
     /// Reads what [`NodeCredentials::store`] wrote into `folder`.
@@ -184,6 +187,18 @@ impl NodeCredentials {
         private_file::create(&folder.join(NODE_KEY), key.as_bytes())?;
         store_certificate(&folder.join(AUTHORITY_CERTIFICATE), &self.authority)?;
         store_certificate(&folder.join(NODE_CERTIFICATE), &self.certificate)
+    }
+
+    /// From now on connections in the name of this node may go through other nodes.
+    #[must_use]
+    pub fn with_detours(mut self, detours: Arc<Detours>) -> NodeCredentials {
+        self.detours = Some(detours);
+        self
+    }
+
+    /// The detours that connections in the name of this node may take.
+    pub(crate) fn detours(&self) -> Option<&Arc<Detours>> {
+        self.detours.as_ref()
     }
 
     /// Protects frames in this way: the way that connections of this node ask for, and the least

@@ -13,10 +13,12 @@ use crate::back::{self, BACK_WORKERS, BackHandler, NoBackRequests};
 pub use crate::calls::CallError;
 use crate::calls::{Call, Calls};
 use crate::credentials::{Introduction, ProvenPeer};
+use crate::detour::{self, Detour};
 use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
 use crate::handshake::introduce;
 use crate::ping;
 use std::io::BufReader;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use strake_env::links::tcp::TcpFigures;
@@ -37,9 +39,10 @@ pub struct Connection {
     inner: Arc<Inner>,
     back: Arc<Workers<Frame>>,
     reader: Option<JoinHandle<()>>,
-    endpoint: Endpoint,
     boot: u64,
     peer: ProvenPeer,
+    /// The detour that it takes, if it takes one.
+    detour: Option<Detour>,
 }
 
 strake_env::lock_names! {
@@ -61,6 +64,12 @@ struct Inner {
     spare: Mutex<Vec<Vec<u8>>>,
     /// Where it is counted that something came, if that is done.
     link: OnceLock<Link>,
+    /// Where it leads to.
+    endpoint: Endpoint,
+    introduction: Introduction,
+    service: Service,
+    /// Whether a thread finds out why nothing comes.
+    is_looking: AtomicBool,
 }
 
 impl Inner {
@@ -139,6 +148,26 @@ impl LinkEnd for Inner {
         (!self.calls.is_broken()).then(|| self.stream.figures())?
     }
 
+    /// A connection to a node that is cut off ends now, so that its callers, and those who still
+    /// send, take a detour. It would end after minutes by itself.
+    fn is_silent(self: Arc<Self>) {
+        let is_of_use = detour::is_possible(&self.introduction, self.service);
+        if !is_of_use || self.calls.is_broken() || self.is_looking.swap(true, Relaxed) {
+            return;
+        }
+        let inner = Arc::clone(&self);
+        let looks = Builder::new().name("link look".to_owned()).spawn(move || {
+            if detour::is_cut_off(&inner.endpoint) {
+                let detail = format!("{} at {} is cut off", inner.service, inner.endpoint);
+                inner.end(&Error::new(ErrorKind::Unreachable, detail));
+            }
+            inner.is_looking.store(false, Relaxed);
+        });
+        if looks.is_err() {
+            self.is_looking.store(false, Relaxed);
+        }
+    }
+
     fn calls(&self) -> usize {
         self.calls.count()
     }
@@ -170,7 +199,7 @@ impl Connection {
         limit: Duration,
         handler: Arc<dyn BackHandler>,
     ) -> Result<Connection> {
-        let mut stream = Stream::connect(endpoint, limit)?;
+        let (mut stream, detour) = detour::connect(endpoint, introduction, service, limit)?;
         let mut hurried = stream.within(limit);
         let agreed = introduce(&mut hurried, introduction, service).map_err(|error| {
             // The socket's way to say that its time limit passed.
@@ -191,6 +220,10 @@ impl Connection {
             calls: Calls::new(agreed.terms.limits),
             spare: Mutex::default(),
             link: OnceLock::new(),
+            endpoint: endpoint.clone(),
+            introduction: introduction.clone(),
+            service,
+            is_looking: AtomicBool::new(false),
         });
         let back = Arc::new(Workers::new(format!("back {service}"), BACK_WORKERS, {
             let inner = Arc::clone(&inner);
@@ -206,15 +239,15 @@ impl Connection {
             inner,
             back,
             reader: Some(reader),
-            endpoint: endpoint.clone(),
             boot: agreed.terms.boot,
             peer: agreed.peer,
+            detour,
         })
     }
 
     /// Where it leads to.
     pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        &self.inner.endpoint
     }
 
     /// The boot number of the server at the other end.
@@ -246,6 +279,12 @@ impl Connection {
     /// Ends the connection for all calls: `error` says why.
     pub(crate) fn end(&self, error: &Error) {
         self.inner.end(error);
+    }
+
+    /// Whether it takes a detour that is not needed any more. Looking takes a moment now and then.
+    pub(crate) fn is_detour_over(&self) -> bool {
+        let is_idle = || self.inner.calls.count() == 0;
+        self.detour.as_ref().is_some_and(|detour| is_idle() && detour.is_over(&self.inner.endpoint))
     }
 
     /// Whether calls are of use yet.

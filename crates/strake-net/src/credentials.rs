@@ -11,6 +11,7 @@ use crate::tls::Acceptance;
 use std::fmt;
 use std::sync::Arc;
 use strake_env::links::Links;
+use strake_env::stream::Endpoint;
 use strake_proto::{NodeIdentity, NodeName, Result};
 
 /// How an end that is connected to proves itself, and what it asks of those who connect.
@@ -119,6 +120,12 @@ impl Members for () {
     }
 }
 
+/// To whom a node passes connections on.
+pub trait Passes: Send + Sync {
+    /// Where a node of the cluster listens; `None` if there is no such node.
+    fn place_of(&self, node: &NodeName) -> Option<Endpoint>;
+}
+
 /// A node as a server.
 pub struct NodeServer {
     pub(crate) acceptance: Acceptance,
@@ -126,6 +133,7 @@ pub struct NodeServer {
     pub(crate) desk: Option<Arc<JoinDesk>>,
     /// Where the connections of nodes count.
     pub(crate) links: Option<Arc<Links>>,
+    pub(crate) passes: Option<Arc<dyn Passes>>,
 }
 
 impl NodeServer {
@@ -135,13 +143,20 @@ impl NodeServer {
     /// `Corrupt` if key and certificate do not belong together.
     pub fn new(own: &NodeCredentials) -> Result<NodeServer> {
         let acceptance = Acceptance::new(own)?;
-        Ok(NodeServer { acceptance, members: Arc::new(()), desk: None, links: None })
+        Ok(NodeServer { acceptance, members: Arc::new(()), desk: None, links: None, passes: None })
     }
 
     /// Admits only those whom `members` admit.
     #[must_use]
     pub fn with_members(mut self, members: Arc<dyn Members>) -> NodeServer {
         self.members = members;
+        self
+    }
+
+    /// Also passes connections on, to nodes that `passes` knows.
+    #[must_use]
+    pub fn with_passes(mut self, passes: Arc<dyn Passes>) -> NodeServer {
+        self.passes = Some(passes);
         self
     }
 

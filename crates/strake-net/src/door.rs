@@ -7,6 +7,8 @@
 //! the door is open. A client that wants one that is not there is told so after its proof, and sees
 //! a service that cannot be reached.
 //!
+//! A client may also have its connection passed on to another node ([`crate::detour`]).
+//!
 //! Strangers have `ServerOptions::limit` for the greeting as a whole, and at most
 //! `ServerOptions::greetings_max` connections are being greeted at a time. One more ends the oldest
 //! of the machine that has the most of them (`greetings.rs`), so that a machine that opens
@@ -19,6 +21,7 @@ use crate::greetings::Greetings;
 use crate::handshake::{Refusal, Welcomed, receive};
 use crate::meta::MetaHandler;
 use crate::nsd::NsdHandler;
+use crate::passage::{self, Passages};
 use crate::refusals::Refusals;
 use crate::replicas::{ReplicaHandler, ReplicaPort};
 use crate::server::{Core, Handler, RpcServer, ServerOptions, is_passing};
@@ -47,6 +50,16 @@ pub struct Door {
     accepting: Option<JoinHandle<()>>,
 }
 
+/// Who was greeted.
+enum Greeted {
+    /// Somebody who gets this service.
+    Session(Arc<Core>, Box<Agreed>),
+    /// Somebody whose connection goes on to another node.
+    Passage(Stream),
+    /// Somebody who has become a node of the cluster.
+    Joiner,
+}
+
 /// What the door's threads share.
 struct Hall {
     listener: Listener,
@@ -63,6 +76,8 @@ struct HallState {
     closed: bool,
     /// Streams that are being greeted, to end them with.
     greetings: Greetings<Stream>,
+    /// Connections that are passed on.
+    passages: Passages,
     /// Threads that greet; a stream that was made to go has one for a moment yet.
     threads: usize,
 }
@@ -87,6 +102,7 @@ impl Door {
             state: Mutex::new(HallState {
                 closed: false,
                 greetings: Greetings::new(options.greetings_max),
+                passages: Passages::default(),
                 threads: 0,
             }),
             changed: Condvar::new(),
@@ -224,6 +240,7 @@ impl Door {
         let mut state = self.hall.state.lock();
         state.closed = true;
         state.greetings.enders().for_each(Stream::shutdown);
+        state.passages.shutdown();
         drop(state);
         self.hall.listener.stop();
         let services = std::mem::take(&mut *self.hall.services.lock());
@@ -293,38 +310,67 @@ impl Hall {
     /// Greets a client and has the service that it wants read its requests.
     fn receive(&self, id: u64, mut stream: Stream) {
         let origin = stream.peer_address();
-        let welcomed = self.greet(id, &mut stream);
+        let greeted = self.greet(id, &mut stream);
+        self.state.lock().greetings.remove(id);
+        // A passage has this thread. A session has those of its service.
+        let session = greeted.and_then(|greeted| match greeted {
+            Greeted::Session(core, agreed) => Ok(Some((core, agreed))),
+            Greeted::Passage(onward) => Ok(self.pass_on(id, &stream, &onward).map(|()| None)?),
+            Greeted::Joiner => Ok(None),
+        });
         {
-            let mut state = self.state.lock();
-            state.greetings.remove(id);
-            state.threads -= 1;
+            self.state.lock().threads -= 1;
             self.changed.notify_all();
         }
-        let served = welcomed.and_then(|session| {
+        let served = session.and_then(|session| {
             let Some((core, agreed)) = session else { return Ok(()) };
             let node = agreed.peer.node().cloned();
-            core.adopt(stream, agreed).map_err(|error| Refusal { node, error })
+            core.adopt(stream, *agreed).map_err(|error| Refusal { node, error })
         });
         if let Err(refusal) = served {
             self.refusals.note(origin, NAME, &refusal);
         }
     }
 
-    /// Greets a client; gives the service that it wants. Joiners are served here.
-    fn greet(
-        &self,
-        id: u64,
-        stream: &mut Stream,
-    ) -> std::result::Result<Option<(Arc<Core>, Agreed)>, Refusal> {
-        let mut hurried = stream.within(self.options.limit);
-        let credentials = &self.credentials;
-        match receive(&mut hurried, credentials, &|service| self.find(id, service))? {
-            Welcomed::Session(core, agreed) => Ok(Some((core, agreed))),
-            Welcomed::Joiner(joiner) => {
-                joiner.serve(&mut hurried, credentials.desk())?;
-                Ok(None)
+    /// Passes a client's connection on to another node, until it ends.
+    fn pass_on(&self, id: u64, client: &Stream, onward: &Stream) -> Result<()> {
+        for end in [client, onward] {
+            passage::prepare(end, self.options.limit)?;
+        }
+        let [there, back] = [(client, onward), (onward, client)]
+            .map(|(from, to)| Ok::<_, Error>((from.try_clone()?, to.try_clone()?)));
+        let ((from, to), (from_onward, to_client)) = (there?, back?);
+        let ends = [client.try_clone()?, onward.try_clone()?];
+        {
+            let mut state = self.state.lock();
+            if state.closed || !state.passages.add(id, ends) {
+                let detail = "as many connections are passed on here as may be";
+                return Err(Error::new(ErrorKind::Busy, detail));
             }
         }
+        let name = format!("door passage {id}");
+        let back = Builder::new().name(name).spawn(move || passage::pass(from_onward, to_client));
+        if back.is_ok() {
+            passage::pass(from, to);
+        }
+        // A thread that panicked has said so.
+        let ended = back.map(|back| drop(back.join()));
+        self.state.lock().passages.remove(id);
+        Ok(ended?)
+    }
+
+    /// Greets a client. Joiners are served here.
+    fn greet(&self, id: u64, stream: &mut Stream) -> std::result::Result<Greeted, Refusal> {
+        let mut hurried = stream.within(self.options.limit);
+        let credentials = &self.credentials;
+        Ok(match receive(&mut hurried, credentials, &|service| self.find(id, service))? {
+            Welcomed::Session(core, agreed) => Greeted::Session(core, Box::new(agreed)),
+            Welcomed::Passage(onward) => Greeted::Passage(onward),
+            Welcomed::Joiner(joiner) => {
+                joiner.serve(&mut hurried, credentials.desk())?;
+                Greeted::Joiner
+            }
+        })
     }
 
     /// The service that a client wants. The client has proven itself, and has not been told so.

@@ -8,15 +8,19 @@
 //! server ▶ client   Welcome { boot, limits } | Absent { reason } | Refused { reason }
 //! ```
 //!
+//! A client may ask for another node instead of a service ([`crate::detour`]).
+//!
 //! A node whose roles do not suffice for the service is refused with the reason, which both ends
 //! see.
 
 use crate::auth::{Agreed, Hello, Service, Terms, greet, hear, refused, say, welcome, welcome_to};
 use crate::credentials::{Credentials, Introduction, NodeServer, ProvenPeer};
+use crate::detour::ONWARD_MAX;
 use crate::frame::Seal;
 use crate::joining::Joiner;
 use crate::tls::{self, Expected, Secured};
 use std::io::{Read, Write};
+use strake_env::stream::Stream;
 use strake_proto::{Error, ErrorKind, NodeIdentity, NodeName, Result, Role, Roles};
 
 /// Enough of what a peer sends to recognize a word of TLS in it.
@@ -30,6 +34,8 @@ pub(crate) enum Welcomed<T> {
     Session(T, Agreed),
     /// Somebody who wants to become a node of the cluster.
     Joiner(Joiner),
+    /// Somebody whose connection is to be passed on to this one.
+    Passage(Stream),
 }
 
 /// Why a client was not welcomed.
@@ -197,29 +203,61 @@ fn receive_node<T>(
     let Some(node) = peer else {
         return Ok(Welcomed::Joiner(Joiner { sending, receiving }));
     };
-    let Hello::Wanted { service } = hear(stream, &mut receiving)? else {
-        return Err(Error::new(ErrorKind::Corrupt, "a greeting out of order").into());
+    let found = match hear(stream, &mut receiving)? {
+        Hello::Wanted { service } => {
+            let admitted = server.members.admit(&node).and_then(|()| service.check_roles(&node));
+            let found = admitted.and_then(|()| {
+                let absent = || format!("{service} is not served here now");
+                find(service).ok_or_else(|| Error::new(ErrorKind::Unreachable, absent()))
+            });
+            found.map(|(found, terms)| (Wish::Service(found), terms))
+        }
+        Hello::Through { node: to } => {
+            let onward = server.members.admit(&node).and_then(|()| server.pass_on(&node, &to));
+            // What counts is said by the other node.
+            onward.map(|stream| (Wish::Node(stream), Terms::of(0, 0, 0)))
+        }
+        _ => return Err(Error::new(ErrorKind::Corrupt, "a greeting out of order").into()),
     };
-    let admitted = server.members.admit(&node).and_then(|()| service.check_roles(&node));
-    let found = admitted.and_then(|()| {
-        let absent = || format!("{service} is not served here now");
-        find(service).ok_or_else(|| Error::new(ErrorKind::Unreachable, absent()))
-    });
     match found {
-        Ok((found, terms)) => {
+        Ok((wish, terms)) => {
             say(stream, &mut sending, &terms.welcome())?;
             let peer = ProvenPeer::Node(node);
-            Ok(Welcomed::Session(found, Agreed { sending, receiving, terms, peer }))
+            Ok(match wish {
+                Wish::Service(found) => {
+                    Welcomed::Session(found, Agreed { sending, receiving, terms, peer })
+                }
+                Wish::Node(onward) => Welcomed::Passage(onward),
+            })
         }
         Err(error) => {
             // A greeting is short, so that a peer takes little memory for it.
             let reason = error.to_string().chars().take(REASON_CHARS_MAX).collect();
             let answer = match error.kind() {
-                ErrorKind::Unreachable => Hello::Absent { reason },
+                ErrorKind::Unreachable | ErrorKind::TimedOut => Hello::Absent { reason },
                 _ => Hello::Refused { reason },
             };
             say(stream, &mut sending, &answer)?;
             Err(Refusal { node: Some(node.name), error })
         }
+    }
+}
+
+/// What a client that is a node has asked for, and gets.
+enum Wish<T> {
+    Service(T),
+    Node(Stream),
+}
+
+impl NodeServer {
+    /// Connects to another node for a client.
+    fn pass_on(&self, client: &NodeIdentity, to: &NodeName) -> Result<Stream> {
+        if !client.roles.any_of(Roles::of(&[Role::Client, Role::Quorum])) {
+            let detail = format!("{client} may not have connections passed on");
+            return Err(Error::new(ErrorKind::Access, detail));
+        }
+        let place = self.passes.as_ref().and_then(|passes| passes.place_of(to));
+        let unknown = || Error::new(ErrorKind::NotFound, format!("there is no node {to} here"));
+        Stream::connect(&place.ok_or_else(unknown)?, ONWARD_MAX)
     }
 }

@@ -54,6 +54,7 @@ mod certificate_end;
 pub mod connection;
 pub mod control;
 pub mod credentials;
+mod detour;
 pub mod door;
 pub mod frame;
 mod greetings;
@@ -64,6 +65,7 @@ pub mod joining;
 mod journal;
 mod meta;
 mod nsd;
+mod passage;
 pub mod ping;
 mod private_file;
 mod refusals;
@@ -82,7 +84,10 @@ pub use authority::ClusterAuthority;
 pub use calls::CallLimits;
 pub use certificate::{Cipher, Fingerprint, NodeCredentials};
 pub use control::{ControlPort, ask_node};
-pub use credentials::{Credentials, Introduction, Members, NodeServer, PortFor, ProvenPeer};
+pub use credentials::{
+    Credentials, Introduction, Members, NodeServer, Passes, PortFor, ProvenPeer,
+};
+pub use detour::Detours;
 pub use door::Door;
 pub use join_token::JoinToken;
 pub use joining::{JoinDesk, join};

@@ -287,7 +287,8 @@ impl Session {
     fn connected(&self, prepare: Prepare<'_>) -> Result<Arc<Connection>> {
         let attempts = self.attempts.load(SeqCst);
         let mut place = self.connection.lock();
-        if let Some(connection) = place.as_ref().filter(|connection| !connection.is_broken()) {
+        let is_of_use = |it: &&Arc<Connection>| !it.is_broken() && !it.is_detour_over();
+        if let Some(connection) = place.as_ref().filter(is_of_use) {
             return Ok(Arc::clone(connection));
         }
         *place = None;

@@ -1,6 +1,7 @@
 //! Trouble between nodes is staged for real in a lab of three, and `strake diag explain slow` must
 //! name it first: nodes that take a file from each other, a network that loses packets in either
-//! direction, a node that is silent. After quiet work it must name nothing.
+//! direction, a node that is silent. After quiet work it must name nothing. And a client that does
+//! not reach one of the servers goes on.
 //!
 //! A machine that does much else meanwhile can make anything slow. So a stage that is not named
 //! first is played again, a few times.
@@ -18,6 +19,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// How long each stage lasts, in seconds.
 const STAGE_SECONDS: u32 = 8;
+/// The node without disks.
+const CLIENT: usize = 4;
 /// So often a stage is played.
 const ATTEMPTS: u32 = 3;
 const QUIET_ROUNDS: u32 = 20;
@@ -25,7 +28,7 @@ const QUIET_ROUNDS_QUICK: u32 = 3;
 /// A node counts as silent from three seconds on.
 const SILENT_SECONDS: u64 = 5;
 /// A disk that does not answer is given up after a few seconds, instead of a minute.
-const UP: &str = "up --nodes 3 --code 2x --nsd-size 256M --set nsd_io_limit=1s";
+const UP: &str = "up --nodes 3 --clients 1 --code 2x --nsd-size 256M --set nsd_io_limit=1s";
 
 /// Ordinary work in a directory of its own. It rests nine times as long as it works, however slow
 /// the machine is.
@@ -124,14 +127,38 @@ fn story(lab: &Lab<'_>, checks: &mut Checks) -> Result<(), String> {
     let lossy = lab.stage(&[(1, COPY)], "network", &["network to node3", "packets from node3"]);
     checks.record("one that loses what it should receive is named first", lossy);
     lab.succeeds("node 3 heal")?;
+    for (what, is_wanted) in [("a server", false), ("the leader", true)] {
+        let outcome = lab.leader().and_then(|leader| {
+            let node = (1..=3).find(|node| (*node == leader) == is_wanted).ok_or("no such node")?;
+            bad_link(lab, node)
+        });
+        checks.record(&format!("a client that does not reach {what} goes on"), outcome);
+    }
     silent(lab, checks)
+}
+
+/// The client's link to one of the servers is cut while it writes. Everybody else reaches both.
+fn bad_link(lab: &Lab<'_>, node: usize) -> Result<(), String> {
+    lab.succeeds(&format!("node {CLIENT} partition --from {node}"))?;
+    let written = lab.work("copy-beside-a-bad-link", &[(CLIENT, COPY)], 2 * STAGE_SECONDS);
+    let outcome = written.and_then(Ended::success).and_then(|_| {
+        let log = lab.dir.join(format!("node{CLIENT}/mount/lab/strake.log"));
+        let log = std::fs::read_to_string(log).map_err(|error| error.to_string())?;
+        let wanted = format!("node node{node} does not answer, and is reached through");
+        if log.contains(&wanted) { Ok(()) } else { Err(format!("{wanted}: not in:\n{log}")) }
+    });
+    let disks = lab.disks();
+    lab.succeeds(&format!("node {CLIENT} heal"))?;
+    outcome?;
+    // Nobody has left the server out.
+    let up = disks?.matches("\"availability\": \"up\"").count();
+    if up == 3 { Ok(()) } else { Err(format!("{up} disks are up")) }
 }
 
 /// A node stands still that serves disks, and whose mount holds a file. It does not lead, so that
 /// the leader can say who holds the file.
 fn silent(lab: &Lab<'_>, checks: &mut Checks) -> Result<(), String> {
-    let tokens = lab.diag("tokens --json")?;
-    let still = if tokens.contains("\"leader\": \"node3\"") { 2 } else { 3 };
+    let still = if lab.leader()? == 3 { 2 } else { 3 };
     let node = format!("node{still}");
     let mut holder = lab.python(still, HOLD);
     holder.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
@@ -197,6 +224,20 @@ impl Lab<'_> {
         let mut command = self.session.command(&self.session.strake);
         command.arg("lab").args(words.split(' ')).arg("--dir").arg(&self.dir);
         self.command(&words.replace(' ', "-"), &mut command)?.success().map(drop)
+    }
+
+    /// The node that serves the file system.
+    fn leader(&self) -> Result<usize, String> {
+        let tokens = self.diag("tokens --json")?;
+        let leads = |node: &usize| tokens.contains(&format!("\"leader\": \"node{node}\""));
+        (1..=3).find(leads).ok_or(tokens)
+    }
+
+    /// Runs `strake disk list --json` on the first node.
+    fn disks(&self) -> Result<String, String> {
+        let mut command = self.session.command(&self.session.strake);
+        command.args(["disk", "list", "--json", "--data"]).arg(self.dir.join("node1/mount/lab"));
+        Ok(self.command("disk-list", &mut command)?.success()?.output())
     }
 
     fn mount(&self, node: usize) -> PathBuf {

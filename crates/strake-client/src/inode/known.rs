@@ -15,34 +15,12 @@
 //! **All names** of a directory are known from the moment at which this client makes it. So a
 //! program that fills new directories asks for no name.
 
+use super::budget::NameBudget;
 use super::listing::Listing;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use strake_proto::Ino;
 use strake_proto::meta::{Cookie, DirEntry};
-
-/// A mount knows so many names, and entries of listings. Each takes about 100 bytes.
-pub(crate) const NAMES_MAX: usize = 1 << 18;
-
-/// The names that all directories of a mount know together.
-#[derive(Default)]
-pub(crate) struct NameBudget(AtomicUsize);
-
-impl NameBudget {
-    /// Takes room for so many. False if there is not enough.
-    pub(crate) fn take(&self, count: usize) -> bool {
-        if self.0.fetch_add(count, Ordering::Relaxed) + count <= NAMES_MAX {
-            return true;
-        }
-        self.give_back(count);
-        false
-    }
-
-    pub(crate) fn give_back(&self, count: usize) {
-        self.0.fetch_sub(count, Ordering::Relaxed);
-    }
-}
 
 /// The names of one directory.
 #[derive(Default)]
@@ -203,6 +181,7 @@ impl KnownNames {
 
 #[cfg(test)]
 mod tests {
+    use super::super::budget::NAMES_MAX;
     use super::*;
 
     const A: &[u8] = b"a";
@@ -264,7 +243,7 @@ mod tests {
     #[test]
     fn memory_is_bounded_and_what_is_forgotten_makes_room() {
         let budget: Arc<NameBudget> = Arc::default();
-        budget.0.store(NAMES_MAX - 1, Ordering::Relaxed);
+        assert!(budget.take(NAMES_MAX - 1));
         let mut names = KnownNames::default();
         names.begin_empty(&budget);
         for name in [A, b"b"] {
@@ -276,6 +255,6 @@ mod tests {
         names.end(A, Some(Some(Ino(6))));
         assert_eq!(known(&names), Some(Some(6)), "what is there is kept up to date");
         names.forget();
-        assert_eq!(budget.0.load(Ordering::Relaxed), NAMES_MAX - 1);
+        assert!(budget.take(1) && !budget.take(1), "what was known makes room");
     }
 }

@@ -6,7 +6,7 @@
 //! were asked for: see [`KnownNames`](super::known::KnownNames). A change that is under way may be
 //! in the listing or not, as for any program that lists meanwhile.
 
-use super::known::NameBudget;
+use super::budget::NameBudget;
 use std::sync::Arc;
 use strake_proto::meta::{Cookie, DirEntry};
 
@@ -61,7 +61,8 @@ impl Listing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::known::{KnownNames, NAMES_MAX};
+    use super::super::budget::NAMES_MAX;
+    use super::super::known::KnownNames;
     use super::*;
     use std::collections::BTreeMap;
     use strake_env::Rng;
@@ -72,7 +73,8 @@ mod tests {
         DirEntry { cookie, name, ino: Ino(ino), file_type: FileType::Regular, inode: None }
     }
 
-    /// What the metadata answers: at most `limit` entries after a cookie, and whether these are all.
+    /// What the metadata answers: at most `limit` entries after a cookie, and whether it has no
+    /// more.
     fn asked(
         directory: &BTreeMap<Cookie, u64>,
         cookie: Cookie,

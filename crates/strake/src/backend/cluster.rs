@@ -89,7 +89,7 @@ impl ClusterBackend {
         let dir = NodeDir::at(node)?;
         let file = dir.read()?;
         let grant = ask_to_mount(&dir, &config.name, file.id, observe)?;
-        let (own, fs) = (dir.credentials()?, grant.fs.id);
+        let (own, fs) = (dir.mount_credentials()?, grant.fs.id);
         let of_search = dir.clone();
         let search = search(&own, fs, move || of_search.records(), Arc::clone(observe) as _);
         let env = SessionEnv {

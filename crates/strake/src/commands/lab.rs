@@ -16,11 +16,13 @@ use strake_report::Table;
   strake lab node 3 kill --dir /var/tmp/lab         as when its power fails
   strake lab node 3 start --dir /var/tmp/lab
   strake lab node 2 partition --dir /var/tmp/lab    until heal
+  strake lab node 2 partition --from 3 --dir /var/tmp/lab
   strake lab node 2 slow 20 --dir /var/tmp/lab      milliseconds, until slow 0 or heal
   strake lab down --dir /var/tmp/lab
 
 Each node has a network of its own: `ip netns list` names them, and `ip netns exec NAME ping
-10.90.0.1` tries one. The commands need root and iproute2, and `lose` needs nftables.")]
+10.90.0.1` tries one. The commands need root and iproute2, and `lose` and
+`partition --from` need nftables.")]
 pub(crate) enum LabCommand {
     /// Make a lab, and mount its file system on every node.
     Up(UpArgs),
@@ -140,6 +142,9 @@ fn table(rows: Vec<Row>) -> Table {
     let number = |pid: Option<i32>| pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
     for row in rows {
         let mut network = row.network.to_owned();
+        if !row.apart_from.is_empty() {
+            network += &format!(", not to {}", row.apart_from.join(" and "));
+        }
         if row.delay_ms > 0 {
             network += &format!(", slow {} ms", row.delay_ms);
         }

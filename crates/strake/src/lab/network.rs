@@ -7,6 +7,8 @@
 //! at the bridge's end of the cable. There the sender's kernel takes a packet as sent: it learns of
 //! the loss as from a real cable, by an acknowledgement that does not come.
 //!
+//! Two nodes are cut off *from each other* by a rule at the bridge: all other nodes reach both.
+//!
 //! The bridge is not in the machine's own namespace, so firewalls and network managers of the
 //! machine have no part in it.
 
@@ -24,6 +26,10 @@ const BRIDGE: &str = "br0";
 const CARD: &str = "eth0";
 /// The family of nftables whose rules see what arrives from a cable.
 const FAMILY: &str = "netdev";
+/// The family of nftables whose rules see what the bridge passes on.
+const BRIDGE_FAMILY: &str = "bridge";
+/// How the tables begin that cut two nodes off from each other.
+const APART: &str = "apart_";
 /// A share of packets is counted in such parts.
 const PARTS: u32 = 1_000_000;
 
@@ -112,6 +118,58 @@ pub(super) fn remove_place() {
 pub(super) fn cut(names: &Names, node: u16, is_cut: bool) -> Result<()> {
     let state = if is_cut { "down" } else { "up" };
     iproute("ip", &["-n", &names.bridge(), "link", "set", &Names::node(node), state]).map(drop)
+}
+
+/// Cuts two nodes off from each other.
+///
+/// # Errors
+/// `NotFound` if `nft` is not installed. Otherwise what `nft` says.
+pub(super) fn part(names: &Names, one: u16, other: u16) -> Result<()> {
+    let (one, other) = (one.min(other), one.max(other));
+    let table = format!("table {BRIDGE_FAMILY} {APART}{one}_{other}");
+    let hook = "type filter hook forward priority 0; policy accept;";
+    let (one, other) = (Names::node(one), Names::node(other));
+    let drops = |from: &str, to: &str| format!("iifname \"{from}\" oifname \"{to}\" drop");
+    let (there, back) = (drops(&one, &other), drops(&other, &one));
+    let rules = format!("{table} {{\n chain part {{\n {hook}\n {there}\n {back}\n }}\n}}\n");
+    // It is made anew, so that no rule is there twice.
+    let rules = format!("{table}\ndelete {table}\n{rules}");
+    nft_in(&names.bridge(), &[&rules]).map(drop)
+}
+
+/// Joins a node to those from which it is cut off.
+///
+/// # Errors
+/// What `nft` says.
+pub(super) fn unite(names: &Names, node: u16) -> Result<()> {
+    for other in apart_from(names, node) {
+        let table = format!("{APART}{}_{}", node.min(other), node.max(other));
+        nft_in(&names.bridge(), &["delete", "table", BRIDGE_FAMILY, &table])?;
+    }
+    Ok(())
+}
+
+/// The nodes from which a node is cut off alone. None where `nft` is missing.
+pub(super) fn apart_from(names: &Names, node: u16) -> Vec<u16> {
+    let listed = nft_in(&names.bridge(), &["list", "tables", BRIDGE_FAMILY]);
+    partners(&listed.unwrap_or_default(), node)
+}
+
+/// The nodes from which `nft list tables` says that one is cut off.
+fn partners(listed: &str, node: u16) -> Vec<u16> {
+    let names =
+        listed.lines().filter_map(|line| line.split_whitespace().last()?.strip_prefix(APART));
+    let pairs = names.filter_map(|pair| {
+        let (one, other) = pair.split_once('_')?;
+        Some((one.parse().ok()?, other.parse().ok()?))
+    });
+    pairs
+        .filter_map(|(one, other): (u16, u16)| match node {
+            _ if one == node => Some(other),
+            _ if other == node => Some(one),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Delays what a node sends from now on.
@@ -270,6 +328,15 @@ mod tests {
         assert!((told - 2.5).abs() < 1e-9, "{told}");
         let other = json(r#"{"nftables": [{"metainfo": {"version": "1.0.6"}}]}"#).expect("JSON");
         assert_eq!(loss_percent(&other), None);
+    }
+
+    #[test]
+    fn nodes_that_are_apart_are_read_as_nftables_lists_them() {
+        let listed = "table bridge apart_1_3\ntable bridge apart_2_11\ntable bridge other\n";
+        assert_eq!(
+            [1, 3, 11, 4].map(|node| partners(listed, node)),
+            [vec![3], vec![1], vec![2], vec![]]
+        );
     }
 
     #[test]

@@ -28,7 +28,11 @@ pub(crate) enum Action {
     /// Let paused processes run again.
     Resume,
     /// Pull its network cable out. It reaches no other node, and none reaches it.
-    Partition,
+    Partition {
+        /// Cut it off from this node only. The program nft must be there.
+        #[arg(long, value_name = "J")]
+        from: Option<u16>,
+    },
     /// Put its network cable back in, and end slowness and loss.
     Heal,
     /// Delay what it sends. 0 ends that. The kernel must have netem.
@@ -74,12 +78,21 @@ pub(crate) fn act(dir: &Path, node: u16, action: Action) -> Result<String> {
             let count = place.resume()?;
             Ok(format!("{name} runs: {}", processes(count)))
         }
-        Action::Partition => {
+        Action::Partition { from: Some(other) } => {
+            lab.check_node(other)?;
+            if other == node {
+                return Err(Error::new(ErrorKind::Invalid, "name two nodes"));
+            }
+            network::part(&lab.names, node, other)?;
+            Ok(format!("{name} and {} do not reach each other", Names::node(other)))
+        }
+        Action::Partition { from: None } => {
             network::cut(&lab.names, node, true)?;
             Ok(format!("{name} is cut off"))
         }
         Action::Heal => {
             network::cut(&lab.names, node, false)?;
+            network::unite(&lab.names, node)?;
             network::delay(&lab.names, node, Duration::ZERO)?;
             network::lose(&lab.names, node, 0.0)?;
             Ok(format!("{name} is joined to the others"))

@@ -37,6 +37,8 @@ pub(crate) struct Row {
     pub(crate) mount_process: Option<i32>,
     /// `joined`, `cut off`, or `none` if its namespace or cable is gone.
     pub(crate) network: &'static str,
+    /// The nodes from which it is cut off alone.
+    pub(crate) apart_from: Vec<String>,
     /// How much later arrives what it sends.
     pub(crate) delay_ms: u64,
     /// Percent of what it sends that is lost.
@@ -100,6 +102,7 @@ fn look(lab: &Lab, node: u16) -> Row {
         },
         mount_process: mount.map(number),
         network,
+        apart_from: network::apart_from(&lab.names, node).into_iter().map(Names::node).collect(),
         delay_ms: u64::try_from(cable.delay.as_millis()).unwrap_or(u64::MAX),
         loss_percent: cable.loss_percent,
         resident_bytes: processes.iter().map(|process| process.resident_bytes).sum(),

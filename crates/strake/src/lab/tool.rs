@@ -38,7 +38,7 @@ pub(super) fn nft_in(namespace: &str, words: &[&str]) -> Result<String> {
     let is_there = std::env::var_os("PATH")
         .is_some_and(|path| std::env::split_paths(&path).any(|it| it.join("nft").exists()));
     if !is_there {
-        let detail = "losing packets needs the program nft: install nftables";
+        let detail = "losing packets and `--from` need the program nft: install nftables";
         return Err(Error::new(ErrorKind::NotFound, detail));
     }
     let net = format!("--net={}", super::network::path(namespace).display());

@@ -14,7 +14,7 @@
 //! ```
 
 use super::quorum;
-use crate::cluster::{Cluster, NodeNumber, NsdRecord, file};
+use crate::cluster::{Cluster, NodeNumber, NodeRecord, NsdRecord, file};
 use crate::data_dir::DataDir;
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::DirBuilderExt;
@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use strake_env::RealClock;
 use strake_env::net::SocketAddr;
-use strake_net::{ClusterAuthority, NodeCredentials};
-use strake_proto::{Error, ErrorKind, Result, Role};
+use strake_net::{ClusterAuthority, Detours, Endpoint, NodeCredentials};
+use strake_proto::{Error, ErrorKind, NodeName, Result, Role, Roles};
 
 /// Who a node is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,6 +168,19 @@ impl NodeDir {
         NodeCredentials::load(&self.keys_path(), RealClock::shared()).map(Arc::new)
     }
 
+    /// The same, for a mount: where it does not reach a node directly, others pass its connections
+    /// on.
+    ///
+    /// # Errors
+    /// As [`NodeDir::credentials`].
+    pub(crate) fn mount_credentials(&self) -> Result<Arc<NodeCredentials>> {
+        let dir = self.clone();
+        let nodes = move || dir.records().map_or_else(|_| Vec::new(), |cluster| passing(&cluster));
+        let detours = Detours::new(RealClock::shared(), nodes);
+        let own = NodeCredentials::load(&self.keys_path(), RealClock::shared())?;
+        Ok(Arc::new(own.with_detours(detours)))
+    }
+
     /// Makes the node. `node.toml` comes last, so a directory that has it has the rest.
     ///
     /// # Errors
@@ -207,4 +220,12 @@ impl NodeDir {
         }
         crate::create::refuse_used_directory(&self.base)
     }
+}
+
+/// The nodes that pass connections on, and where they listen: those whose machines are there to
+/// serve.
+fn passing(cluster: &Cluster) -> Vec<(NodeName, Endpoint)> {
+    let serves = |node: &&NodeRecord| node.roles.any_of(Roles::of(&[Role::Server, Role::Quorum]));
+    let place = |node: &NodeRecord| Some((node.certified_name(), Endpoint::Tcp(node.address?)));
+    cluster.nodes.iter().filter(serves).filter_map(place).collect()
 }

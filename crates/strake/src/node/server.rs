@@ -39,10 +39,10 @@ use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock, Rng, Stops};
 use strake_net::{
     ClusterAuthority, ControlPort, Door, Endpoint, JoinDesk, Listener, Members, NodeCredentials,
-    NodeServer, Pings, ProvenPeer, ServerOptions, Service,
+    NodeServer, Passes, Pings, ProvenPeer, ServerOptions, Service,
 };
 use strake_observe::{LinkRow, Observe};
-use strake_proto::{Error, ErrorKind, FsId, NodeIdentity, NsdId, Result, Role};
+use strake_proto::{Error, ErrorKind, FsId, NodeIdentity, NodeName, NsdId, Result, Role};
 use tracing::{error, info, warn};
 
 /// How often a node looks for file systems that could not be opened, and for newer records.
@@ -172,6 +172,15 @@ impl Members for Admitted {
     }
 }
 
+/// Passes connections on to the nodes that the records name.
+impl Passes for Admitted {
+    fn place_of(&self, node: &NodeName) -> Option<Endpoint> {
+        let cluster = self.0.lock();
+        let known = cluster.nodes.iter().find(|known| known.name == node.as_str())?;
+        known.address.map(Endpoint::Tcp)
+    }
+}
+
 /// Answers what other nodes ask.
 struct Control(Weak<Node>);
 
@@ -246,7 +255,9 @@ impl Node {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        let server = NodeServer::new(&own)?.with_members(Arc::new(Admitted(Arc::clone(&cluster))));
+        let admitted = Arc::new(Admitted(Arc::clone(&cluster)));
+        let server = NodeServer::new(&own)?.with_members(Arc::clone(&admitted) as _);
+        let server = server.with_passes(admitted);
         let observe = Observe::new(RealClock::shared(), 512);
         let pings = Pings::start(&observe.links)?;
         let server = server.with_links(&observe.links);

@@ -1,0 +1,59 @@
+//! Connections that a node passes on to another one, for a client that does not reach it
+//! ([`crate::detour`]). Bytes go as they come, in both directions, until an end closes, or until
+//! nothing has come for [`IDLE_MAX`].
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::time::Duration;
+use strake_env::stream::Stream;
+use strake_proto::Result;
+
+/// So many at a time. Each takes two threads and as many buffers.
+const PASSAGES_MAX: usize = 64;
+/// A client that needs the connection again makes another one.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// The connections that are passed on, to end them with.
+#[derive(Default)]
+pub(crate) struct Passages(BTreeMap<u64, [Stream; 2]>);
+
+impl Passages {
+    /// Takes in one more. False if there are too many.
+    pub(crate) fn add(&mut self, id: u64, ends: [Stream; 2]) -> bool {
+        let has_room = self.0.len() < PASSAGES_MAX;
+        if has_room {
+            self.0.insert(id, ends);
+        }
+        has_room
+    }
+
+    pub(crate) fn remove(&mut self, id: u64) {
+        self.0.remove(&id);
+    }
+
+    /// Ends all of them.
+    pub(crate) fn shutdown(&self) {
+        self.0.values().flatten().for_each(Stream::shutdown);
+    }
+}
+
+/// Prepares an end. `limit` is for a write that makes no progress.
+pub(crate) fn prepare(end: &Stream, limit: Duration) -> Result<()> {
+    Ok(end.set_limits(Some(IDLE_MAX), Some(limit))?)
+}
+
+/// Passes on what comes from one end, until an end has closed. Then both have.
+pub(crate) fn pass(mut from: Stream, mut to: Stream) {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) if to.write_all(&buffer[..count]).is_ok() => {}
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            _ => break,
+        }
+    }
+    from.shutdown();
+    to.shutdown();
+}
