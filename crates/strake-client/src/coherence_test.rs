@@ -704,6 +704,10 @@ fn what_a_mount_that_dies_left_is_put_right() {
             files.iter().map(|file| Left::make(&world.mounts[0], file, &mut rng)).collect();
         // It dies without a word: nothing is flushed, nothing given back.
         drop((world.mounts.remove(0), world.tokens.remove(0)));
+        if seed % 2 == 1 {
+            // So does an NSD, and is there again, which nobody has noticed yet.
+            world.rig.nsds[(seed / 2 % 3) as usize].crash();
+        }
         crew.bury(client(0));
         for (file, left) in files.iter().zip(&left) {
             let context = format!("seed {seed}: {}", file.name);

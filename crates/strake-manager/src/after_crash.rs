@@ -19,7 +19,10 @@ use strake_proto::nsd::SettledStripe;
 use strake_proto::{
     BlockIndex, Error, ErrorKind, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
 };
-use tracing::error;
+use tracing::{error, warn};
+
+/// So often a recovery begins if NSDs are started anew meanwhile.
+const ATTEMPTS: u32 = 5;
 
 /// Repairs; see the file's head.
 ///
@@ -31,13 +34,30 @@ pub fn recover(array: &Array) -> Result<RecoveryReport> {
 
 /// Like [`recover`], for the files for which `of` says true. No client writes them meanwhile.
 ///
+/// An NSD that was started anew is noticed at the next call of it, which is often one of these. It
+/// may have lost what was found there before. Then all is done again, by what is there now.
+///
 /// # Errors
-/// As [`recover`].
+/// As [`recover`]. `Unreachable` if NSDs are started anew all the time.
 pub fn recover_files(array: &Array, of: &dyn Fn(Ino) -> bool) -> Result<RecoveryReport> {
     let nsds = array.io.nsds();
     // A stripe whose writer died may be whole without its heir.
     nsds.heirs_may_lack();
-    let recovered = make_equal(array, of);
+    let mut attempts = 0;
+    let recovered = loop {
+        attempts += 1;
+        let restarts = nsds.restarts();
+        match make_equal(array, of) {
+            Err(error)
+                if error.kind() == ErrorKind::Unreachable
+                    && nsds.restarts() != restarts
+                    && attempts < ATTEMPTS =>
+            {
+                warn!(target: "recovery", "the recovery begins again: {error}");
+            }
+            recovered => break recovered,
+        }
+    };
     nsds.heirs_may_lack();
     recovered
 }
@@ -160,7 +180,7 @@ impl Repair<'_> {
         // cut could leave the count without the stripe.
         array.rounds.run(true)?;
         if array.io.nsds().restarts() != self.restarts {
-            let detail = "a disk was started anew meanwhile: start again";
+            let detail = "a disk was started anew meanwhile";
             return Err(Error::new(ErrorKind::Unreachable, detail));
         }
         for file in &mut self.files {
