@@ -197,7 +197,7 @@ impl NodeCredentials {
     }
 
     /// The detours that connections in the name of this node may take.
-    pub(crate) fn detours(&self) -> Option<&Arc<Detours>> {
+    pub fn detours(&self) -> Option<&Arc<Detours>> {
         self.detours.as_ref()
     }
 

@@ -55,6 +55,8 @@ pub struct Detours {
     clock: Arc<dyn Clock>,
     /// The nodes behind bad links.
     found: Mutex<BTreeMap<NodeName, Found>>,
+    /// The detours that connections take: to which node and through which one, and how many do.
+    taken: Mutex<BTreeMap<(NodeName, NodeName), usize>>,
 }
 
 /// How a node was reached.
@@ -68,6 +70,7 @@ struct Found {
 pub(crate) struct Detour {
     detours: Arc<Detours>,
     to: NodeName,
+    through: NodeName,
     /// When the direct way was tried last.
     tried: Mutex<Duration>,
 }
@@ -78,7 +81,21 @@ impl Detours {
         clock: Arc<dyn Clock>,
         nodes: impl Fn() -> Vec<(NodeName, Endpoint)> + Send + Sync + 'static,
     ) -> Arc<Detours> {
-        Arc::new(Detours { nodes: Box::new(nodes), clock, found: Mutex::default() })
+        let (found, taken) = (Mutex::default(), Mutex::default());
+        Arc::new(Detours { nodes: Box::new(nodes), clock, found, taken })
+    }
+
+    /// The detours that connections take now: to which node, and through which one.
+    pub fn taken(&self) -> Vec<(NodeName, NodeName)> {
+        self.taken.lock().keys().cloned().collect()
+    }
+
+    /// A connection takes a detour, until the value is dropped.
+    fn take(self: &Arc<Detours>, to: &NodeName, through: &NodeName) -> Detour {
+        let tried = Mutex::new(self.clock.monotonic());
+        let (to, through) = (to.clone(), through.clone());
+        *self.taken.lock().entry((to.clone(), through.clone())).or_default() += 1;
+        Detour { detours: Arc::clone(self), to, through, tried }
     }
 
     /// The node through which another one was reached a moment ago.
@@ -94,7 +111,12 @@ impl Detours {
     }
 
     /// Reaches a node through one of the others.
-    fn find(&self, own: &NodeCredentials, to: &NodeName, limit: Duration) -> Option<Stream> {
+    fn find(
+        &self,
+        own: &NodeCredentials,
+        to: &NodeName,
+        limit: Duration,
+    ) -> Option<(Stream, NodeName)> {
         let end = self.clock.monotonic() + limit;
         let is_other = |name: &NodeName| name != to && *name != own.identity().name;
         let others = (self.nodes)().into_iter().filter(|(name, _)| is_other(name));
@@ -108,9 +130,9 @@ impl Detours {
                          link between this node and {to}"
                     );
                     let until = self.clock.monotonic() + BELIEVED_FOR;
-                    let found = Found { through: (name, endpoint), until };
+                    let found = Found { through: (name.clone(), endpoint), until };
                     self.found.lock().insert(to.clone(), found);
-                    return Some(stream);
+                    return Some((stream, name));
                 }
                 Err(error) => {
                     warn!(target: "network", "node {to} is not reached through {name}: {error}");
@@ -134,22 +156,22 @@ pub(crate) fn connect(
     let Some((own, to, detours)) = possible(introduction, service) else {
         return Ok((Stream::connect(endpoint, limit)?, None));
     };
-    let detour = || {
-        let tried = Mutex::new(detours.clock.monotonic());
-        Some(Detour { detours: Arc::clone(detours), to: to.clone(), tried })
-    };
     if let Some((name, place)) = detours.known(to) {
         match through(&place, own, (&name, to), limit.min(ASK_MAX)) {
-            Ok(stream) => return Ok((stream, detour())),
+            Ok(stream) => return Ok((stream, Some(detours.take(to, &name)))),
             Err(_) => detours.forget(to),
         }
     }
-    let began = detours.clock.monotonic();
+    let end = detours.clock.monotonic() + limit;
+    let left = || end.saturating_sub(detours.clock.monotonic());
     match Stream::connect(endpoint, limit.min(DIRECT_MAX)) {
         Err(error) if error.kind() == ErrorKind::TimedOut => {
-            let left = limit.saturating_sub(detours.clock.monotonic().saturating_sub(began));
-            let stream = detours.find(own, to, left).ok_or(error)?;
-            Ok((stream, detour()))
+            if let Some((stream, name)) = detours.find(own, to, left()) {
+                return Ok((stream, Some(detours.take(to, &name))));
+            }
+            // There is no detour. It may only be slow.
+            let left = left();
+            if left.is_zero() { Err(error) } else { Ok((Stream::connect(endpoint, left)?, None)) }
         }
         direct => Ok((direct?, None)),
     }
@@ -212,6 +234,19 @@ impl Detour {
             self.detours.forget(&self.to);
         }
         is_back
+    }
+}
+
+impl Drop for Detour {
+    fn drop(&mut self) {
+        let key = (self.to.clone(), self.through.clone());
+        let mut taken = self.detours.taken.lock();
+        if let Some(count) = taken.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&key);
+            }
+        }
     }
 }
 

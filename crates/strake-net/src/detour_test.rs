@@ -11,6 +11,9 @@ use strake_env::RealClock;
 use strake_env::net::SocketAddr;
 use strake_proto::Role;
 
+/// For a connection and its greetings.
+const LIMIT: Duration = Duration::from_secs(5);
+
 /// An address of loopback that answers no attempt to connect: its queue is full.
 struct Deaf {
     address: SocketAddr,
@@ -68,7 +71,7 @@ fn client(
 }
 
 fn open(own: &Arc<NodeCredentials>, at: &Endpoint, service: Service) -> Result<Connection> {
-    Connection::open(at, &Introduction::node(own, &name("x")), service, PATIENCE)
+    Connection::open(at, &Introduction::node(own, &name("x")), service, LIMIT)
 }
 
 fn says(connection: &Connection, text: &str) -> String {
@@ -100,6 +103,8 @@ fn a_node_that_does_not_answer_is_reached_through_another_one() {
     let long = "long ".repeat(100_000);
     assert!(says(&connection, &long).ends_with(&long));
     assert!(!connection.is_detour_over(), "the link is still bad");
+    let taken = || own.detours().expect("some").taken();
+    assert_eq!(taken(), [(name("x"), name("y"))]);
 
     let second = open(&own, &deaf.endpoint(), Service::Node).expect("connected");
     assert!(says(&second, "again").ends_with(": again"));
@@ -114,6 +119,8 @@ fn a_node_that_does_not_answer_is_reached_through_another_one() {
     assert!(call.is_err() && second.is_broken());
     let none = open(&own, &deaf.endpoint(), Service::Node).err().expect("nobody passes it on");
     assert_eq!(none.kind(), ErrorKind::TimedOut, "{none}");
+    drop((connection, second));
+    assert_eq!(taken(), []);
     x_door.close();
 }
 

@@ -81,6 +81,9 @@ events! {
     DAEMON_SILENT "daemon" Red "daemon_silent"
         "The daemon does not answer within ten seconds."
         "Look at the process and at `strake.log`. If it stands still, kill it and start it again: nothing that was made durable is lost.";
+    LINK_BAD "links" Yellow "link_bad"
+        "This node does not reach another one, and goes through a third."
+        "Look at the network between the two. The direct way is taken again by itself.";
     METADATA_AWAY "metadata" Yellow "metadata_away"
         "A copy of the metadata is on a disk that does not answer. A majority of the copies is needed."
         "Bring the disk's node back. If it is lost, delete the node and let a new one take its place.";

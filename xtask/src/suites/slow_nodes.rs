@@ -144,10 +144,13 @@ fn bad_link(lab: &Lab<'_>, node: usize) -> Result<(), String> {
     lab.succeeds(&format!("node {CLIENT} partition --from {node}"))?;
     let written = lab.work("copy-beside-a-bad-link", &[(CLIENT, COPY)], BAD_LINK_SECONDS);
     let outcome = written.and_then(Ended::success).and_then(|_| {
-        let log = lab.dir.join(format!("node{CLIENT}/mount/lab/strake.log"));
-        let log = std::fs::read_to_string(log).map_err(|error| error.to_string())?;
-        let wanted = format!("node node{node} does not answer, and is reached through");
-        if log.contains(&wanted) { Ok(()) } else { Err(format!("{wanted}: not in:\n{log}")) }
+        let data = lab.dir.join(format!("node{CLIENT}/mount/lab"));
+        let mut health = lab.session.command(&lab.session.strake);
+        // Yellow has an exit code of its own.
+        health.arg("health").arg("--data").arg(data);
+        let said = lab.command("health", &mut health)?.output();
+        let wanted = format!("node{node} through node");
+        if said.contains(&wanted) { Ok(()) } else { Err(format!("{wanted}: not in:\n{said}")) }
     });
     let disks = lab.disks();
     lab.succeeds(&format!("node {CLIENT} heal"))?;

@@ -31,7 +31,7 @@ use strake_net::{Introduction, NodeCredentials, Pings, SessionEnv, SessionLimits
 use strake_observe::{Observe, TokensView};
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
-use strake_proto::{ClientId, ErrorKind, NsdId, Result};
+use strake_proto::{ClientId, ErrorKind, NodeName, NsdId, Result};
 use tracing::warn;
 
 /// How often a node asks to mount if another request of it came in between.
@@ -137,6 +137,13 @@ impl ClusterBackend {
     /// The name under which the file system knows this mount, and what the mount holds.
     pub(super) fn client(&self) -> (ClientId, Arc<Tokens>) {
         (self.grant.mount.client(), Arc::clone(&self.ways.tokens))
+    }
+
+    /// The nodes that this mount only reaches through others: which, and through which.
+    pub(crate) fn detours(&self) -> Vec<(String, String)> {
+        let taken = self.own.detours().map(|detours| detours.taken()).unwrap_or_default();
+        let names = |(to, through): (NodeName, NodeName)| (to.to_string(), through.to_string());
+        taken.into_iter().map(names).collect()
     }
 
     /// The name of this node.

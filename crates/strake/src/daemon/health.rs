@@ -38,6 +38,9 @@ struct Facts<'a> {
     full_in: Option<Duration>,
     /// The second since 1970 at which the node's certificate ends, if there is one.
     certificate_ends: Option<i64>,
+    /// The nodes that this one only reaches through others: which, and through which. `None`
+    /// without a cluster.
+    detours: Option<Vec<(String, String)>>,
 }
 
 impl Daemon {
@@ -54,6 +57,7 @@ impl Daemon {
             now: RealClock.wall().seconds,
             full_in: self.space_history.full_in(free),
             certificate_ends: self.certificate_ends(),
+            detours: self.backend.cluster().map(|cluster| cluster.detours()),
             show: &show,
             report: &report,
         };
@@ -81,6 +85,17 @@ impl Facts<'_> {
         })
     }
 
+    /// There is none without a cluster.
+    fn links(&self) -> Option<Component> {
+        let detours = self.detours.as_ref()?;
+        if detours.is_empty() {
+            return Some(Component::green("links", "every node is reached directly"));
+        }
+        let each = |(to, through): &(String, String)| format!("{to} through {through}");
+        let text: Vec<String> = detours.iter().map(each).collect();
+        Some(Component::with("links", &health::LINK_BAD, text.join(", ")))
+    }
+
     fn judge(&self) -> Health {
         let mut all = vec![
             Component::green("daemon", format!("process {}", self.show.pid)),
@@ -92,6 +107,7 @@ impl Facts<'_> {
         all.extend(self.show.nsds.iter().map(|nsd| self.nsd(nsd)));
         all.extend([self.space(), self.page_pool(), self.metadata(), self.requests()]);
         all.extend([self.waits(), self.clock()]);
+        all.extend(self.links());
         all.extend(self.certificate());
         Health::of(all)
     }

@@ -20,6 +20,7 @@ struct World {
     now: i64,
     full_in: Option<Duration>,
     certificate_ends: Option<i64>,
+    detours: Option<Vec<(String, String)>>,
 }
 
 impl World {
@@ -45,6 +46,7 @@ impl World {
             now: 2000,
             full_in: None,
             certificate_ends: None,
+            detours: None,
         }
     }
 
@@ -58,6 +60,7 @@ impl World {
             now: self.now,
             full_in: self.full_in,
             certificate_ends: self.certificate_ends,
+            detours: self.detours.clone(),
         };
         facts.judge()
     }
@@ -140,6 +143,9 @@ fn each_event_comes_from_its_own_trouble() {
         ("certificate", "certificate_ended", |it| it.certificate_ends = Some(1999)),
         ("certificate", "certificate_ends", |it| {
             it.certificate_ends = Some(2000 + CERTIFICATE_SOON);
+        }),
+        ("links", "link_bad", |it| {
+            it.detours = Some(vec![("n3".to_owned(), "n1".to_owned())]);
         }),
         ("clock", "clock_back", |it| it.now = 900),
     ];
