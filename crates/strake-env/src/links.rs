@@ -45,9 +45,9 @@ pub trait LinkEnd: Send + Sync {
     /// The kernel's counts of the connection; `None` once it is over.
     fn figures(&self) -> Option<TcpFigures>;
 
-    /// Nothing has come from the peer for [`SILENT_MIN`] or longer. Told once a tick. It must not
-    /// wait.
-    fn is_silent(self: Arc<Self>) {}
+    /// The peer is cut off: nothing has come from it for [`SILENT_MIN`] or longer, and not even its
+    /// kernel acknowledges what is sent to it. Told once a tick. It must not wait.
+    fn cut_off(&self) {}
 
     /// Requests on their way, of which the other end has answered none.
     fn calls(&self) -> usize;
@@ -131,6 +131,8 @@ struct Entry {
     before: TcpFigures,
     /// All silences that counted, in nanoseconds.
     silent: u64,
+    /// The packets that had been sent again when something came last.
+    again_before: u64,
     /// Since when there is no connection.
     left: Option<Duration>,
 }
@@ -243,12 +245,16 @@ impl Entry {
         let silence = self.peer.silence.load(Relaxed);
         if was_heard {
             self.peer.silence.store(0, Relaxed);
+            self.again_before = now.sent_again;
         } else if !self.connections.is_empty() {
             let longer = silence + passed;
             self.peer.silence.store(longer, Relaxed);
             if longer >= nanos(SILENT_MIN) {
-                let ends = self.connections.iter().filter_map(|known| known.end.upgrade());
-                ends.for_each(|end| end.is_silent());
+                // A process that stands still has a kernel that acknowledges.
+                if now.unacknowledged > 0 && now.sent_again > self.again_before {
+                    let ends = self.connections.iter().filter_map(|known| known.end.upgrade());
+                    ends.for_each(|end| end.cut_off());
+                }
                 // When it begins to count, all of it does.
                 self.silent += if silence >= nanos(SILENT_MIN) { passed } else { longer };
             }

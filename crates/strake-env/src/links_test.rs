@@ -11,6 +11,7 @@ struct End {
     is_over: AtomicBool,
     calls: usize,
     figures: Mutex<TcpFigures>,
+    is_cut_off: AtomicBool,
 }
 
 impl End {
@@ -21,6 +22,7 @@ impl End {
             is_over: AtomicBool::new(false),
             calls,
             figures: Mutex::default(),
+            is_cut_off: AtomicBool::new(false),
         })
     }
 }
@@ -40,6 +42,10 @@ impl LinkEnd for End {
 
     fn calls(&self) -> usize {
         self.calls
+    }
+
+    fn cut_off(&self) {
+        self.is_cut_off.store(true, Relaxed);
     }
 }
 
@@ -161,4 +167,32 @@ fn sums_outlive_connections_and_peers_without_one_are_forgotten() {
     scene.tick_after(PERIOD);
     scene.tick_after(FORGET);
     assert!(scene.links.view().is_empty());
+}
+
+#[test]
+fn a_peer_is_cut_off_if_not_even_its_kernel_acknowledges() {
+    let scene = Scene::new();
+    let (busy, idle) = (End::new(1), End::new(0));
+    let link = scene.connect("node2", &busy);
+    let _other = scene.connect("node2", &idle);
+    let cut = || [&busy, &idle].map(|end| end.is_cut_off.load(Relaxed));
+    // It was sent something again before, and answers.
+    *busy.figures.lock() = TcpFigures { sent_again: 3, unacknowledged: 1, ..Default::default() };
+    for _ in 0..5 {
+        link.heard();
+        scene.tick_after(PERIOD);
+    }
+    // Its process stands still: what is on its way now is acknowledged in a moment.
+    for _ in 0..5 {
+        scene.tick_after(PERIOD);
+    }
+    assert_eq!(cut(), [false, false]);
+    link.heard();
+    scene.tick_after(PERIOD);
+    *busy.figures.lock() = TcpFigures { sent_again: 4, unacknowledged: 1, ..Default::default() };
+    scene.tick_after(PERIOD);
+    scene.tick_after(PERIOD);
+    assert_eq!(cut(), [false, false], "not for so long yet");
+    scene.tick_after(PERIOD);
+    assert_eq!(cut(), [true, true], "also the connection on which nothing was sent");
 }

@@ -18,7 +18,6 @@ use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame}
 use crate::handshake::introduce;
 use crate::ping;
 use std::io::BufReader;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use strake_env::links::tcp::TcpFigures;
@@ -68,8 +67,6 @@ struct Inner {
     endpoint: Endpoint,
     introduction: Introduction,
     service: Service,
-    /// Whether a thread finds out why nothing comes.
-    is_looking: AtomicBool,
 }
 
 impl Inner {
@@ -148,23 +145,12 @@ impl LinkEnd for Inner {
         (!self.calls.is_broken()).then(|| self.stream.figures())?
     }
 
-    /// A connection to a node that is cut off ends now, so that its callers, and those who still
-    /// send, take a detour. It would end after minutes by itself.
-    fn is_silent(self: Arc<Self>) {
-        let is_of_use = detour::is_possible(&self.introduction, self.service);
-        if !is_of_use || self.calls.is_broken() || self.is_looking.swap(true, Relaxed) {
-            return;
-        }
-        let inner = Arc::clone(&self);
-        let looks = Builder::new().name("link look".to_owned()).spawn(move || {
-            if detour::is_cut_off(&inner.endpoint) {
-                let detail = format!("{} at {} is cut off", inner.service, inner.endpoint);
-                inner.end(&Error::new(ErrorKind::Unreachable, detail));
-            }
-            inner.is_looking.store(false, Relaxed);
-        });
-        if looks.is_err() {
-            self.is_looking.store(false, Relaxed);
+    /// The connection ends now if there may be a detour, so that its callers, and those who still
+    /// send, look for it. By itself it would end after minutes.
+    fn cut_off(&self) {
+        if detour::is_possible(&self.introduction, self.service) {
+            let detail = format!("{} at {} is cut off", self.service, self.endpoint);
+            self.end(&Error::new(ErrorKind::Unreachable, detail));
         }
     }
 
@@ -223,7 +209,6 @@ impl Connection {
             endpoint: endpoint.clone(),
             introduction: introduction.clone(),
             service,
-            is_looking: AtomicBool::new(false),
         });
         let back = Arc::new(Workers::new(format!("back {service}"), BACK_WORKERS, {
             let inner = Arc::clone(&inner);

@@ -13,9 +13,9 @@
 //! nodes with the role of a client or of the quorum, to nodes of its cluster, and to no detour of
 //! another.
 //!
-//! **When.** Only silence leads to a detour, at an attempt to connect or on a connection that was
-//! there ([`strake_env::links`]). A machine that refuses a connection was reached. A node
-//! that stands still is reached, too: its kernel takes connections on.
+//! **When.** Only silence leads to a detour: an attempt to connect gets no answer, or what is sent
+//! on a connection is not even acknowledged ([`strake_env::links`]). A machine that refuses a
+//! connection was reached. A node that stands still is reached, too: its kernel acknowledges.
 //!
 //! **Back.** The bad link is tried again after [`BELIEVED_FOR`], so that a detour ends soon after
 //! the fault. What the replicas of a log say to each other takes no detours: they have a leader who
@@ -33,19 +33,20 @@ use strake_env::clock::Clock;
 use strake_env::stream::{Endpoint, Stream};
 use strake_env::sync::Mutex;
 use strake_proto::{Error, ErrorKind, NodeName, Result};
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// An attempt to connect without a detour. The kernel repeats the first packet after a second.
 const DIRECT_MAX: Duration = Duration::from_millis(1500);
 /// For another node to connect onwards. Its client waits a little longer.
 pub(crate) const ONWARD_MAX: Duration = Duration::from_millis(1200);
 const ASK_MAX: Duration = Duration::from_millis(1700);
-/// So many other nodes are asked.
+/// At most so many other nodes are asked.
 const ASKED_MAX: usize = 2;
 /// A link counts as bad for so long.
 const BELIEVED_FOR: Duration = Duration::from_secs(30);
 /// An attempt to connect beside a detour. It holds up a request.
 const LOOK_MAX: Duration = Duration::from_millis(200);
+
 /// The nodes that can pass connections on, and where they listen.
 type Nodes = dyn Fn() -> Vec<(NodeName, Endpoint)> + Send + Sync;
 
@@ -135,7 +136,7 @@ impl Detours {
                     return Some((stream, name));
                 }
                 Err(error) => {
-                    warn!(target: "network", "node {to} is not reached through {name}: {error}");
+                    debug!(target: "network", "node {to} is not reached through {name}: {error}");
                 }
             }
         }
@@ -182,13 +183,7 @@ pub(crate) fn is_possible(introduction: &Introduction, service: Service) -> bool
     possible(introduction, service).is_some()
 }
 
-/// Whether a silent node is cut off: nobody answers for it, not even its kernel. Waits a moment.
-pub(crate) fn is_cut_off(endpoint: &Endpoint) -> bool {
-    let direct = Stream::connect(endpoint, LOOK_MAX);
-    direct.is_err_and(|error| error.kind() == ErrorKind::TimedOut)
-}
-
-/// What it takes to reach a node by a detour, if that may be.
+/// How this end proves itself, the node to be reached, and the detours, if there may be one.
 fn possible(
     introduction: &Introduction,
     service: Service,

@@ -140,7 +140,7 @@ fn a_detour_leads_to_the_expected_node_or_nowhere() {
     refused(&[Role::Server], to_x(), ErrorKind::TimedOut);
     refused(&[Role::Client], None, ErrorKind::TimedOut);
     refused(&[Role::Client], Some(To("z", x_door.endpoint().clone())), ErrorKind::TimedOut);
-    // Whoever is there instead of the node cannot prove to be it.
+    // Another node that is there cannot prove to be the wanted one.
     let other = door_of(&cluster.node("o", &[Role::Server], Cipher::Tls), None);
     refused(&[Role::Client], Some(To("x", other.endpoint().clone())), ErrorKind::Access);
 

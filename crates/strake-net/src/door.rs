@@ -50,7 +50,7 @@ pub struct Door {
     accepting: Option<JoinHandle<()>>,
 }
 
-/// Who was greeted.
+/// A client that was greeted.
 enum Greeted {
     /// Somebody who gets this service.
     Session(Arc<Core>, Box<Agreed>),

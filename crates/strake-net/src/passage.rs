@@ -8,7 +8,7 @@ use std::time::Duration;
 use strake_env::stream::Stream;
 use strake_proto::Result;
 
-/// So many at a time. Each takes two threads and as many buffers.
+/// At most so many at a time. Each takes two threads and as many buffers.
 const PASSAGES_MAX: usize = 64;
 /// A client that needs the connection again makes another one.
 const IDLE_MAX: Duration = Duration::from_secs(60);

@@ -27,7 +27,7 @@ impl Drop for Listing {
 }
 
 impl Listing {
-    /// What begins after a cookie.
+    /// An empty part of the listing, which begins after a cookie.
     pub(crate) fn new(from: Cookie, budget: &Arc<NameBudget>) -> Listing {
         Listing { from, entries: Vec::new(), is_end: false, budget: Arc::clone(budget) }
     }
