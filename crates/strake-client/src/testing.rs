@@ -284,6 +284,8 @@ pub(crate) struct Leader {
     moved: Condvar,
     /// Calls of the metadata and messages about tokens that it was sent.
     heard: AtomicU64,
+    /// Directories that it was asked to list.
+    listings: AtomicU64,
 }
 
 /// A mode that the gate holds up.
@@ -301,8 +303,8 @@ enum Gate {
 impl Leader {
     pub(crate) fn new(service: Arc<TokenService>) -> Arc<Leader> {
         let (gate, moved) = (Mutex::new(Gate::Open), Condvar::new());
-        let heard = AtomicU64::new(0);
-        Arc::new(Leader { service: RwLock::new(service), gate, moved, heard })
+        let [heard, listings] = [0, 0].map(AtomicU64::new);
+        Arc::new(Leader { service: RwLock::new(service), gate, moved, heard, listings })
     }
 
     pub(crate) fn service(&self) -> Arc<TokenService> {
@@ -312,6 +314,11 @@ impl Leader {
     /// How many calls and messages it was sent.
     pub(crate) fn heard(&self) -> u64 {
         self.heard.load(Ordering::SeqCst)
+    }
+
+    /// How often it was asked to list a directory.
+    pub(crate) fn listings(&self) -> u64 {
+        self.listings.load(Ordering::SeqCst)
     }
 
     fn hear(&self) {
@@ -357,6 +364,8 @@ impl Leader {
 impl MetaPort for Leader {
     fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
         self.hear();
+        let is_listing = matches!(query, MetaQuery::ReadDir { .. });
+        self.listings.fetch_add(u64::from(is_listing), Ordering::SeqCst);
         self.service().metadata().query(query)
     }
 
