@@ -392,7 +392,11 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     // One that cannot be connected to at once for its many callers is alive.
     match connect_unix(path, Duration::ZERO) {
         Err(error) if is_socket && error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)
+            match std::fs::remove_file(path) {
+                // Its server ends at this moment, and has removed it itself.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                removed => removed,
+            }
         }
         // Nothing there, or something that bind reports.
         _ => Ok(()),
