@@ -68,7 +68,10 @@ fn no_mutation_of_recorded_words_opens_a_session_or_panics() {
     let challenge = Hello::Challenge { nonce: [5; 32] };
     let refusal = Hello::Refused { reason: "\u{1b}[31mno\n".repeat(40) };
     let welcoming = Hello::Welcome { boot: 9, calls_max: 7, bytes_max: 8 };
-    let words = [&greeting, &challenge, &Hello::Proof { proof: [7; 32] }, &refusal, &welcoming]
+    let proof = Hello::Proof { proof: [7; 32] };
+    let through = Hello::Through { node: "n3".parse().expect("a name") };
+    assert_eq!(encode(&through).expect("encodes"), b"\x07\x02n3", "as it is on the wire");
+    let words = [&greeting, &challenge, &proof, &refusal, &welcoming, &through]
         .map(|hello| encode(hello).expect("encodes"));
     for _ in 0..5000 {
         let mut said: Vec<Vec<u8>> = (0..1 + rng.index(3))

@@ -188,6 +188,7 @@ impl Connection {
         let (mut stream, detour) = detour::connect(endpoint, introduction, service, limit)?;
         let mut hurried = stream.within(limit);
         let agreed = introduce(&mut hurried, introduction, service).map_err(|error| {
+            detour.iter().for_each(Detour::failed);
             // The socket's way to say that its time limit passed.
             let silent = error.kind() == ErrorKind::WouldBlock;
             let error = if silent {

@@ -7,6 +7,7 @@
 use crate::auth::SharedSecret;
 use crate::certificate::NodeCredentials;
 use crate::joining::JoinDesk;
+use crate::passage::Seats;
 use crate::tls::Acceptance;
 use std::fmt;
 use std::sync::Arc;
@@ -134,6 +135,8 @@ pub struct NodeServer {
     /// Where the connections of nodes count.
     pub(crate) links: Option<Arc<Links>>,
     pub(crate) passes: Option<Arc<dyn Passes>>,
+    /// For connections that are passed on.
+    pub(crate) seats: Seats,
 }
 
 impl NodeServer {
@@ -143,7 +146,14 @@ impl NodeServer {
     /// `Corrupt` if key and certificate do not belong together.
     pub fn new(own: &NodeCredentials) -> Result<NodeServer> {
         let acceptance = Acceptance::new(own)?;
-        Ok(NodeServer { acceptance, members: Arc::new(()), desk: None, links: None, passes: None })
+        Ok(NodeServer {
+            acceptance,
+            members: Arc::new(()),
+            desk: None,
+            links: None,
+            passes: None,
+            seats: Seats::default(),
+        })
     }
 
     /// Admits only those whom `members` admit.

@@ -214,6 +214,11 @@ fn through(
 }
 
 impl Detour {
+    /// The node was not met there. The next attempt looks for another way.
+    pub(crate) fn failed(&self) {
+        self.detours.forget(&self.to);
+    }
+
     /// Whether the direct way is there again. It is tried now and then.
     pub(crate) fn is_over(&self, endpoint: &Endpoint) -> bool {
         let now = self.detours.clock.monotonic();

@@ -143,6 +143,12 @@ fn a_detour_leads_to_the_expected_node_or_nowhere() {
     // Another node that is there cannot prove to be the wanted one.
     let other = door_of(&cluster.node("o", &[Role::Server], Cipher::Tls), None);
     refused(&[Role::Client], Some(To("x", other.endpoint().clone())), ErrorKind::Access);
+    // So the next attempt does not begin with that way.
+    let y_door = door_of(&y, Some(To("x", other.endpoint().clone())));
+    let own = client(&cluster, &[Role::Client], vec![(name("y"), y_door.endpoint().clone())]);
+    open(&own, &deaf.endpoint(), Service::Node).err().expect("refused");
+    assert!(own.detours().expect("some").known(&name("x")).is_none());
+    y_door.close();
 
     // A machine that refuses was reached, and nobody else is asked.
     let closed = other.endpoint().clone();

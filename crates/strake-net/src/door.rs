@@ -21,7 +21,7 @@ use crate::greetings::Greetings;
 use crate::handshake::{Refusal, Welcomed, receive};
 use crate::meta::MetaHandler;
 use crate::nsd::NsdHandler;
-use crate::passage::{self, Passages};
+use crate::passage::{self, Passages, Seat};
 use crate::refusals::Refusals;
 use crate::replicas::{ReplicaHandler, ReplicaPort};
 use crate::server::{Core, Handler, RpcServer, ServerOptions, is_passing};
@@ -55,7 +55,7 @@ enum Greeted {
     /// Somebody who gets this service.
     Session(Arc<Core>, Box<Agreed>),
     /// Somebody whose connection goes on to another node.
-    Passage(Stream),
+    Passage(Stream, Seat),
     /// Somebody who has become a node of the cluster.
     Joiner,
 }
@@ -315,7 +315,9 @@ impl Hall {
         // A passage has this thread. A session has those of its service.
         let session = greeted.and_then(|greeted| match greeted {
             Greeted::Session(core, agreed) => Ok(Some((core, agreed))),
-            Greeted::Passage(onward) => Ok(self.pass_on(id, &stream, &onward).map(|()| None)?),
+            Greeted::Passage(onward, _seat) => {
+                Ok(self.pass_on(id, &stream, &onward).map(|()| None)?)
+            }
             Greeted::Joiner => Ok(None),
         });
         {
@@ -343,10 +345,10 @@ impl Hall {
         let ends = [client.try_clone()?, onward.try_clone()?];
         {
             let mut state = self.state.lock();
-            if state.closed || !state.passages.add(id, ends) {
-                let detail = "as many connections are passed on here as may be";
-                return Err(Error::new(ErrorKind::Busy, detail));
+            if state.closed {
+                return Err(Error::new(ErrorKind::Unreachable, "the door closes"));
             }
+            state.passages.add(id, ends);
         }
         let name = format!("door passage {id}");
         let back = Builder::new().name(name).spawn(move || passage::pass(from_onward, to_client));
@@ -365,7 +367,7 @@ impl Hall {
         let credentials = &self.credentials;
         Ok(match receive(&mut hurried, credentials, &|service| self.find(id, service))? {
             Welcomed::Session(core, agreed) => Greeted::Session(core, Box::new(agreed)),
-            Welcomed::Passage(onward) => Greeted::Passage(onward),
+            Welcomed::Passage(onward, seat) => Greeted::Passage(onward, seat),
             Welcomed::Joiner(joiner) => {
                 joiner.serve(&mut hurried, credentials.desk())?;
                 Greeted::Joiner

@@ -18,6 +18,7 @@ use crate::credentials::{Credentials, Introduction, NodeServer, ProvenPeer};
 use crate::detour::ONWARD_MAX;
 use crate::frame::Seal;
 use crate::joining::Joiner;
+use crate::passage::Seat;
 use crate::tls::{self, Expected, Secured};
 use std::io::{Read, Write};
 use strake_env::stream::Stream;
@@ -35,7 +36,7 @@ pub(crate) enum Welcomed<T> {
     /// Somebody who wants to become a node of the cluster.
     Joiner(Joiner),
     /// Somebody whose connection is to be passed on to this one.
-    Passage(Stream),
+    Passage(Stream, Seat),
 }
 
 /// Why a client was not welcomed.
@@ -214,8 +215,8 @@ fn receive_node<T>(
         }
         Hello::Through { node: to } => {
             let onward = server.members.admit(&node).and_then(|()| server.pass_on(&node, &to));
-            // What counts is said by the other node.
-            onward.map(|stream| (Wish::Node(stream), Terms::of(0, 0, 0)))
+            // The other node says the terms that count.
+            onward.map(|(stream, seat)| (Wish::Node(stream, seat), Terms::of(0, 0, 0)))
         }
         _ => return Err(Error::new(ErrorKind::Corrupt, "a greeting out of order").into()),
     };
@@ -227,7 +228,7 @@ fn receive_node<T>(
                 Wish::Service(found) => {
                     Welcomed::Session(found, Agreed { sending, receiving, terms, peer })
                 }
-                Wish::Node(onward) => Welcomed::Passage(onward),
+                Wish::Node(onward, seat) => Welcomed::Passage(onward, seat),
             })
         }
         Err(error) => {
@@ -243,21 +244,22 @@ fn receive_node<T>(
     }
 }
 
-/// What a client that is a node has asked for, and gets.
+/// A node's wish that is granted.
 enum Wish<T> {
     Service(T),
-    Node(Stream),
+    Node(Stream, Seat),
 }
 
 impl NodeServer {
     /// Connects to another node for a client.
-    fn pass_on(&self, client: &NodeIdentity, to: &NodeName) -> Result<Stream> {
+    fn pass_on(&self, client: &NodeIdentity, to: &NodeName) -> Result<(Stream, Seat)> {
         if !client.roles.any_of(Roles::of(&[Role::Client, Role::Quorum])) {
             let detail = format!("{client} may not have connections passed on");
             return Err(Error::new(ErrorKind::Access, detail));
         }
         let place = self.passes.as_ref().and_then(|passes| passes.place_of(to));
         let unknown = || Error::new(ErrorKind::NotFound, format!("there is no node {to} here"));
-        Stream::connect(&place.ok_or_else(unknown)?, ONWARD_MAX)
+        let (place, seat) = (place.ok_or_else(unknown)?, self.seats.take()?);
+        Ok((Stream::connect(&place, ONWARD_MAX)?, seat))
     }
 }

@@ -484,7 +484,7 @@ impl Core {
                 let node = agreed.peer.node().cloned();
                 self.serve(id, peer, stream, agreed).map_err(|error| Refusal { node, error })
             }
-            Welcomed::Passage(_) => {
+            Welcomed::Passage(..) => {
                 Err(Error::new(ErrorKind::NotSupported, "only a node's door passes on").into())
             }
             Welcomed::Joiner(joiner) => Ok(joiner.serve(&mut hurried, self.credentials.desk())?),

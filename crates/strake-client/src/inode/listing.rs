@@ -73,8 +73,7 @@ mod tests {
         DirEntry { cookie, name, ino: Ino(ino), file_type: FileType::Regular, inode: None }
     }
 
-    /// What the metadata answers: at most `limit` entries after a cookie, and whether it has no
-    /// more.
+    /// The metadata's answer: at most `limit` entries after a cookie, and whether it has no more.
     fn asked(
         directory: &BTreeMap<Cookie, u64>,
         cookie: Cookie,

@@ -76,8 +76,7 @@ fn page(
     let is_kept = mount.tokens.is_some() && !with_inodes;
     let changes = {
         let core = dir.core.lock();
-        let known = core.names.listed(after, limit as usize);
-        if let Some(known) = known.filter(|_| is_kept) {
+        if is_kept && let Some(known) = core.names.listed(after, limit as usize) {
             return Ok(known);
         }
         core.names.changes()

@@ -140,9 +140,14 @@ pub(super) fn part(names: &Names, one: u16, other: u16) -> Result<()> {
 /// Joins a node to those from which it is cut off.
 ///
 /// # Errors
-/// What `nft` says.
+/// Those of `nft`.
 pub(super) fn unite(names: &Names, node: u16) -> Result<()> {
-    for other in apart_from(names, node) {
+    let listed = match nft_in(&names.bridge(), &["list", "tables", BRIDGE_FAMILY]) {
+        // Without the program no two nodes were cut off from each other.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        listed => listed?,
+    };
+    for other in partners(&listed, node) {
         let table = format!("{APART}{}_{}", node.min(other), node.max(other));
         nft_in(&names.bridge(), &["delete", "table", BRIDGE_FAMILY, &table])?;
     }

@@ -81,7 +81,8 @@ pub(crate) fn act(dir: &Path, node: u16, action: Action) -> Result<String> {
         Action::Partition { from: Some(other) } => {
             lab.check_node(other)?;
             if other == node {
-                return Err(Error::new(ErrorKind::Invalid, "name two nodes"));
+                let detail = format!("{name} cannot be cut off from itself: name another node");
+                return Err(Error::new(ErrorKind::Invalid, detail));
             }
             network::part(&lab.names, node, other)?;
             Ok(format!("{name} and {} do not reach each other", Names::node(other)))

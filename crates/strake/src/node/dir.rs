@@ -168,8 +168,8 @@ impl NodeDir {
         NodeCredentials::load(&self.keys_path(), RealClock::shared()).map(Arc::new)
     }
 
-    /// The same, for a mount: where it does not reach a node directly, others pass its connections
-    /// on.
+    /// The node's credentials for a mount of it: other nodes pass the mount's connections on to a
+    /// node that it does not reach.
     ///
     /// # Errors
     /// As [`NodeDir::credentials`].
