@@ -7,6 +7,8 @@ use strake_proto::Result;
 
 /// The type of Strake's mounts.
 pub const KIND: &str = "fuse.strake";
+/// The type of the places that an automounter keeps.
+const AUTOMOUNTER: &str = "autofs";
 
 /// One line of the list: a file system at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +57,31 @@ pub fn list() -> Result<Vec<Place>> {
 /// The host's.
 pub fn at(path: &Path) -> Result<Option<Place>> {
     Ok(list()?.into_iter().rfind(|place| place.path == path))
+}
+
+/// Whether an automounter keeps `path`: it is in a file system of autofs(5), below no other mount.
+/// A process that looks there waits until the automounter has mounted something. Only processes of
+/// the automounter's process group, such as the programs that it starts, do not wait.
+///
+/// # Errors
+/// The host's.
+pub fn is_automounted(path: &Path) -> Result<bool> {
+    Ok(nearest(&list()?, path).is_some_and(|place| place.kind == AUTOMOUNTER))
+}
+
+/// Whether a mount was made at a place that an automounter keeps.
+///
+/// # Errors
+/// The host's.
+pub fn is_on_automounter(place: &Place) -> Result<bool> {
+    let mut places = list()?.into_iter();
+    Ok(places.any(|below| below.number == place.parent && below.kind == AUTOMOUNTER))
+}
+
+/// The mount at `path` or closest above it. Of several at one place the last one hides the others.
+fn nearest<'a>(places: &'a [Place], path: &Path) -> Option<&'a Place> {
+    let above = places.iter().filter(|place| path.starts_with(&place.path));
+    above.max_by_key(|place| place.path.components().count())
 }
 
 /// Whether the daemon of the Strake mount at `path` is gone. It must be a real path.
@@ -167,6 +194,20 @@ mod tests {
         assert!(!covers(list(35).as_bytes(), "0:98"), "beside it, not below");
         assert!(!covers(list(36).as_bytes(), "0:9"));
         assert!(!covers(b"", "0:98"));
+    }
+
+    #[test]
+    fn the_nearest_mount_is_the_last_one_closest_above() {
+        let places = parse(
+            b"35 1 98:0 / / rw - ext4 /dev/sda rw\n\
+              36 35 0:40 / /net rw - autofs none rw\n\
+              37 36 0:41 / /net/a rw - fuse.strake one rw\n\
+              38 35 0:42 / /auto rw - autofs none rw\n\
+              39 38 0:43 / /auto rw - fuse.strake two rw\n",
+        );
+        let kind = |path: &str| nearest(&places, Path::new(path)).unwrap().kind.as_str();
+        assert_eq!((kind("/net"), kind("/net/b"), kind("/network")), ("autofs", "autofs", "ext4"));
+        assert_eq!((kind("/net/a"), kind("/net/a/b"), kind("/auto")), (KIND, KIND, KIND));
     }
 
     #[test]

@@ -38,6 +38,11 @@ pub(crate) enum Request {
     },
     /// Make everything durable.
     Sync,
+    /// Learn that the mount is at another place now.
+    Moved {
+        /// The new mount point.
+        mount: PathBuf,
+    },
     /// Verify everything. One who closes the connection, or its own end of it (`shutdown`), has the
     /// check end soon. In the second case the answer is what was found until then.
     Check {
@@ -192,7 +197,7 @@ impl Request {
 }
 
 /// The daemon's answer.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Reply {
     /// The request succeeded. The form of the value depends on the request.
@@ -212,6 +217,17 @@ impl Reply {
         match result {
             Ok(value) => Reply::Done(value),
             Err(error) => Reply::Failed { kind: error.kind(), message: error.to_string() },
+        }
+    }
+
+    /// What the request has come to.
+    ///
+    /// # Errors
+    /// The error in the reply.
+    pub(crate) fn into_result(self) -> Result<serde_json::Value> {
+        match self {
+            Reply::Done(value) => Ok(value),
+            Reply::Failed { kind, message } => Err(Error::new(kind, message)),
         }
     }
 }
@@ -359,11 +375,9 @@ pub(crate) fn receive(dir: &DataDir, stream: &UnixStream) -> Result<serde_json::
 /// # Errors
 /// The error in the reply; `Corrupt` if it is none.
 pub(crate) fn read_reply(answer: &[u8]) -> Result<serde_json::Value> {
-    match serde_json::from_slice(answer) {
-        Ok(Reply::Done(value)) => Ok(value),
-        Ok(Reply::Failed { kind, message }) => Err(Error::new(kind, message)),
-        Err(error) => Err(Error::new(ErrorKind::Corrupt, format!("unreadable answer: {error}"))),
-    }
+    let reply: Reply = serde_json::from_slice(answer)
+        .map_err(|error| Error::new(ErrorKind::Corrupt, format!("unreadable answer: {error}")))?;
+    reply.into_result()
 }
 
 /// Sends a request and reads the answer as a `T`.

@@ -7,6 +7,7 @@
 //! DIR/admin.sock     where the running daemon answers commands (mode 0600)
 //! DIR/daemon.lock    locked while a daemon runs
 //! DIR/disks.lock     locked while a process has the NSDs open
+//! DIR/staging/       where a mount begins whose place an automounter keeps
 //! DIR/witness        the newest metadata generation, confirmed beside the NSDs
 //! DIR/secret         the cluster's credentials, mode 0600
 //! DIR/run/           sockets between the daemons (`rpc = socket`)
@@ -135,6 +136,11 @@ impl DataDir {
 
     pub(crate) fn socket_path(&self) -> PathBuf {
         self.root.join("admin.sock")
+    }
+
+    /// Where a mount is made whose place an automounter keeps, until it is moved there.
+    pub(crate) fn staging_path(&self) -> PathBuf {
+        self.root.join("staging")
     }
 
     pub(crate) fn secret_path(&self) -> PathBuf {

@@ -15,6 +15,7 @@ mod create;
 mod delete;
 mod dir;
 mod disks;
+mod errands;
 mod everywhere;
 mod follow;
 mod leader;

@@ -26,6 +26,8 @@ is() { test \"$1\" = \"$2\" || { echo \"'$1', and not '$2'\"; exit 1; }; }
 has() { case \",$1,\" in *[\\ ,]$2[\\ ,]*) ;; *) echo \"'$1' has no $2\"; exit 1;; esac; }
 die() { kill -9 $(strake up --data data --mount $PWD/mnt | sed 's/.*process \\([0-9]*\\).*/\\1/'); }
 fails() { if \"$@\"; then echo \"$* succeeded\"; exit 1; fi; }
+ended() { until flock -n data/daemon.lock true; do sleep 0.1; done; }
+mounts() { grep -c \" $PWD.* - fuse.strake\" /proc/self/mountinfo || true; }
 readonly_file() { if echo x 2>&1 > $1/new; then echo \"$1 takes a file\"; exit 1; fi; }
 ";
 
@@ -163,6 +165,25 @@ has \"$(options $PWD/mnt)\" noatime; has \"$(options $PWD/second)\" ro
 umount second; umount mnt",
     ),
     (
+        "an automounter: direct and indirect maps, times without use, a busy mount",
+        "
+printf '/- %s --timeout=1\n%s %s --timeout=1\n' $PWD/direct $PWD/auto $PWD/indirect > master
+echo $PWD/mnt -fstype=strake,noatime :$PWD/data > direct
+echo fs -fstype=strake,nodev :$PWD/data > indirect
+setsid automount -f -C -p $PWD/pid $PWD/master > automounter 2>&1 & automounter=$!
+until test $(grep -c \" $PWD.* - autofs\" /proc/self/mountinfo) = 2; do sleep 0.1; done
+echo one > mnt/auto; has \"$(options $PWD/mnt)\" noatime; is $(mounts) 1
+strake fs list | grep \" $PWD/mnt \"
+exec 9>> mnt/auto
+if umount mnt 2> why; then exit 1; fi; grep 'is used by' why; echo two >&9; exec 9>&-
+ended; is $(mounts) 0
+is \"$(cat mnt/auto | tr '\\n' ' ')\" 'one two '; is \"$(tail -n 1 auto/fs/auto)\" two
+has \"$(options $PWD/auto/fs)\" nodev; is $(mounts) 2
+ended
+if strake up --data data --mount mnt 2> why; then exit 1; fi; grep 'an automounter keeps' why
+kill $automounter; wait $automounter; is $(grep -c $PWD/mnt /proc/self/mountinfo) 0",
+    ),
+    (
         "wrong options and sources",
         "
 if mount -t strake $PWD/data $PWD/mnt -o fast 2> why; then exit 1; fi; grep \"option 'fast'\" why
@@ -183,7 +204,7 @@ impl<'a> Inside<'a> {
     fn enter(session: &'a Session, checks: &Checks) -> Result<Inside<'a>, String> {
         let text = |error: std::io::Error| error.to_string();
         let root = session.root.join(session.next_number().to_string());
-        for directory in ["bin", "mnt", "second"] {
+        for directory in ["auto", "bin", "mnt", "second"] {
             std::fs::create_dir_all(root.join(directory)).map_err(text)?;
         }
         for name in HELPERS {

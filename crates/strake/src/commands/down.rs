@@ -74,7 +74,7 @@ pub(crate) fn take_down(dir: &DataDir, config: &NodeConfig, force: bool) -> Resu
 }
 
 /// A handle on the daemon's process. Unlike a process number, it is never reused.
-fn daemon_process(dir: &DataDir) -> Option<OwnedFd> {
+pub(crate) fn daemon_process(dir: &DataDir) -> Option<OwnedFd> {
     let value = admin::call(dir, &Request::Status, Duration::from_secs(60)).ok()?;
     let status: Status = serde_json::from_value(value).ok()?;
     let pid = Pid::from_raw(i32::try_from(status.pid).ok()?)?;
@@ -83,7 +83,7 @@ fn daemon_process(dir: &DataDir) -> Option<OwnedFd> {
 
 /// Waits until the daemon has ended. The daemon answers `down` before it ends, and its disks are
 /// free only afterwards.
-fn wait_for_end(daemon: &OwnedFd) -> Result<()> {
+pub(crate) fn wait_for_end(daemon: &OwnedFd) -> Result<()> {
     let limit = Timespec { tv_sec: END_SECONDS_MAX, tv_nsec: 0 };
     let mut ended = [PollFd::new(daemon, PollFlags::IN)];
     match poll(&mut ended, Some(&limit)).map_err(std::io::Error::from)? {

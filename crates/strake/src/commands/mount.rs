@@ -4,10 +4,15 @@
 //! One daemon serves a file system, however often it is mounted. Its first mount is its own. The
 //! kernel makes each further one (a bind mount), so all have the same files and caches, and the
 //! daemon ends when the last one is taken away.
+//!
+//! A place that an automounter keeps (autofs(5), `x-systemd.automount`) lets only processes of the
+//! automounter's process group in; others wait for the mount that is being made. These helpers are
+//! of the group, the daemon is not. So the daemon mounts in its data directory, and the helper
+//! makes the mount of the place and takes the first one away. Likewise the helper unmounts.
 
 use crate::admin::{self, Request, Status};
 use crate::commands::cluster_fs::mount_here;
-use crate::commands::down::take_down;
+use crate::commands::down::{daemon_process, take_down, wait_for_end};
 use crate::commands::node::NodeTarget;
 use crate::commands::up;
 use crate::data_dir::DataDir;
@@ -165,17 +170,39 @@ fn mount_own(dir: &DataDir, target: &Path, words: &MountWords) -> Result<String>
         return Err(Error::new(ErrorKind::NotFound, dir.advice()));
     }
     if let Some(status) = up::settled(dir)? {
-        return mount_again(&status, target, words);
+        return mount_again(dir, &status, target, words);
     }
     let mut config = dir.read_config()?;
+    let first = first_place(dir, target)?;
     if config.node.is_some() {
         let detail = format!("this is a mount of a cluster: mount -t strake {} …", config.name);
         return Err(Error::new(ErrorKind::Invalid, detail));
     }
     words.settings.iter().try_for_each(|text| config.settings.set(text))?;
     config.settings.validate()?;
-    up::start(dir, &config, target, words)?;
+    up::start(dir, &config, &first, words)?;
+    if first != target {
+        return move_mount(dir, target, words);
+    }
     Ok(format!("{} is mounted at {}", config.name, target.display()))
+}
+
+/// Where the daemon mounts: at `target`, or in its data directory if an automounter keeps `target`.
+fn first_place(dir: &DataDir, target: &Path) -> Result<PathBuf> {
+    Ok(match mountinfo::is_automounted(&real(target))? {
+        true => dir.staging_path(),
+        false => target.to_owned(),
+    })
+}
+
+/// Moves a mount that was just made in the data directory to its place. If that fails, the file
+/// system is taken down.
+fn move_mount(dir: &DataDir, target: &Path, words: &MountWords) -> Result<String> {
+    let status = up::settled(dir)?.ok_or(ErrorKind::Unreachable)?;
+    mount_again(dir, &status, target, words).inspect_err(|_| {
+        // The error is the one that is told. What is left is mounted by the next call.
+        let _ = dir.read_config().and_then(|config| take_down(dir, &config, true));
+    })
 }
 
 /// Mounts a cluster's file system through the node on this machine.
@@ -185,14 +212,25 @@ fn mount_of_cluster(name: &str, target: &Path, words: &MountWords) -> Result<Str
     if dir.is_formatted()
         && let Some(status) = up::settled(&dir)?
     {
-        return mount_again(&status, target, words);
+        return mount_again(&dir, &status, target, words);
     }
+    let first = first_place(&dir, target)?;
     let kernel = words.kernel_words.join(",");
-    Ok(mount_here(&node, name, &words.settings, Some(target), &kernel)?.message)
+    let answer = mount_here(&node, name, &words.settings, Some(&first), &kernel)?;
+    if first != target {
+        return move_mount(&dir, target, words);
+    }
+    Ok(answer.message)
 }
 
-/// Mounts a file system that its daemon serves already at one more place.
-fn mount_again(status: &Status, target: &Path, words: &MountWords) -> Result<String> {
+/// Mounts a file system that its daemon serves already at one more place. It is the only one, if
+/// the first mount was just made in the data directory.
+fn mount_again(
+    dir: &DataDir,
+    status: &Status,
+    target: &Path,
+    words: &MountWords,
+) -> Result<String> {
     let target = real(target);
     let (name, shown) = (&status.name, target.display());
     if status.places.contains(&target) {
@@ -200,8 +238,9 @@ fn mount_again(status: &Status, target: &Path, words: &MountWords) -> Result<Str
     }
     let gone = || Error::new(ErrorKind::Busy, format!("{name} is on its way down: mount it again"));
     let first = status.places.first().ok_or_else(gone)?;
+    let moves = *first == dir.staging_path();
     let flags = words.kernel.flags();
-    if flags.intersects(MountFlags::SYNCHRONOUS | MountFlags::DIRSYNC) {
+    if !moves && flags.intersects(MountFlags::SYNCHRONOUS | MountFlags::DIRSYNC) {
         let detail = format!(
             "{name} is mounted at {}, and sync and dirsync concern all its mounts: give them to \
              the first one",
@@ -222,6 +261,11 @@ fn mount_again(status: &Status, target: &Path, words: &MountWords) -> Result<Str
         let _ = mounts::detach(&target);
         host(error, &target)
     })?;
+    if moves {
+        mounts::detach(first)?;
+        admin::call(dir, &Request::Moved { mount: target.clone() }, ANSWER_MAX)?;
+        return Ok(format!("{name} is mounted at {shown}, which an automounter keeps"));
+    }
     Ok(format!("{name} is mounted at {shown}, as at {}", first.display()))
 }
 
@@ -233,20 +277,8 @@ pub(crate) fn remount(target: &Path, words: &MountWords) -> Result<()> {
     place_at(target)?;
     let flags = words.kernel.flags();
     let bind = if words.bind { MountFlags::BIND } else { MountFlags::empty() };
-    rustix::mount::mount_remount(target, flags | bind, "").map_err(|error| {
-        let users = mounts::users(target);
-        match error {
-            rustix::io::Errno::BUSY if !users.is_empty() => {
-                let detail = format!(
-                    "{} has files that are open for writing; it is used by {}",
-                    target.display(),
-                    users.join(", ")
-                );
-                Error::new(ErrorKind::Busy, detail)
-            }
-            _ => host(error, target),
-        }
-    })?;
+    rustix::mount::mount_remount(target, flags | bind, "")
+        .map_err(|error| busy_or(error, target, "has files that are open for writing"))?;
     if flags.contains(MountFlags::RDONLY)
         && !words.bind
         && let Some((dir, _)) = daemon_of(target)
@@ -264,6 +296,9 @@ fn umount(args: &UmountArgs) -> Result<()> {
     let is_last = mountinfo::list()?.iter().filter(|other| same(other)).count() == 1;
     let daemon = daemon_of(&target).filter(|_| is_last && !args.lazy);
     let outcome = match daemon {
+        Some((dir, _)) if mountinfo::is_on_automounter(&place)? => {
+            unmount_and_wait(&dir, &target, args.force)
+        }
         Some((dir, _)) => take_down(&dir, &dir.read_config()?, args.force),
         // Other places are left, or nobody is there who could flush.
         None => {
@@ -290,6 +325,16 @@ fn umount(args: &UmountArgs) -> Result<()> {
     Ok(())
 }
 
+/// Makes everything durable, takes the last mount away, and waits until its daemon has ended.
+fn unmount_and_wait(dir: &DataDir, target: &Path, force: bool) -> Result<String> {
+    let daemon = daemon_process(dir);
+    admin::call(dir, &Request::Sync, FLUSH_MAX)?;
+    let flags = if force { UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
+    rustix::mount::unmount(target, flags).map_err(|error| busy_or(error, target, "is busy"))?;
+    daemon.as_ref().map_or(Ok(()), wait_for_end)?;
+    Ok(format!("{} is unmounted", target.display()))
+}
+
 /// The data directory and the answer of the daemon whose file system is mounted at `target`.
 fn daemon_of(target: &Path) -> Option<(DataDir, Status)> {
     registry::list().into_iter().find_map(|dir| {
@@ -311,6 +356,16 @@ fn place_at(target: &Path) -> Result<Place> {
 /// The path without symbolic links, as the kernel lists it.
 fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// The error for a mount, with the programs that use it if it is busy.
+fn busy_or(error: rustix::io::Errno, target: &Path, why: &str) -> Error {
+    let users = mounts::users(target);
+    if error != rustix::io::Errno::BUSY || users.is_empty() {
+        return host(error, target);
+    }
+    let detail = format!("{} {why}; it is used by {}", target.display(), users.join(", "));
+    Error::new(ErrorKind::Busy, detail)
 }
 
 fn host(error: rustix::io::Errno, path: &Path) -> Error {

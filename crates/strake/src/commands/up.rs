@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use strake_env::{Clock, RealClock};
+use strake_fuse::mountinfo;
 use strake_proto::{ByteCount, Code, Error, ErrorKind, Result};
 
 /// How long a daemon may take to answer whether it serves.
@@ -228,6 +229,13 @@ pub(crate) fn prepare_mount_point(mount: &Path) -> Result<()> {
         let path = mount.display();
         output::tell(&format_args!("detaching the mount of a daemon that is gone from {path}"));
         mounts::detach(mount)?;
+    }
+    if mountinfo::is_automounted(mount)? {
+        let detail = format!(
+            "an automounter keeps {}: it mounts when a program looks there; choose another --mount",
+            mount.display()
+        );
+        return Err(Error::new(ErrorKind::Invalid, detail));
     }
     std::fs::create_dir_all(mount).map_err(|error| Error::from(error).context(mount.display()))?;
     if mounts::is_mount_point(mount) {

@@ -217,6 +217,10 @@ impl Daemon {
             Request::Health => encode(&self.health()?),
             Request::Show => encode(&self.show()?),
             Request::Sync => Ok(json!({ "flushedBytes": self.vfs.sync()? })),
+            Request::Moved { mount } => {
+                self.change_config(NodeConfig { mount: mount.clone(), ..self.config() })?;
+                Ok(Value::Null)
+            }
             Request::Check { data } => check::answer(caller, self, *data),
             Request::CheckStatus => encode(&self.checks.status()),
             Request::IoHistory => encode(&self.observe.io.snapshot()),

@@ -192,7 +192,7 @@ impl Node {
     }
 
     /// The node that leads, by its own word.
-    fn find_leader(self: &Arc<Node>) -> Result<NodeNumber> {
+    pub(super) fn find_leader(self: &Arc<Node>) -> Result<NodeNumber> {
         let own = self.quorum();
         if own.as_ref().is_some_and(|quorum| quorum.leads()) {
             return Ok(self.file.id);

@@ -5,7 +5,7 @@
 //! those that exist keep their names. So nodes of two versions understand each other, or say which
 //! request they do not know.
 
-use crate::admin;
+use crate::admin::{self, Reply};
 use crate::background::Order;
 pub(crate) use crate::cluster::stanza::Described;
 use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber, NsdRecord};
@@ -23,6 +23,22 @@ pub(crate) enum Request {
     Node(NodeRequest),
     /// About the cluster.
     Leader(LeaderRequest),
+    /// What a node that may not serve asks the node that leads, for itself.
+    Client(ClientRequest),
+}
+
+/// A call of a node that may not serve ([`super::errands`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ClientRequest {
+    /// Wait for an errand. The answer is an `Option<Errand>`.
+    Fetch,
+    /// An errand is done.
+    Done {
+        /// Its number.
+        number: u64,
+        /// The answer.
+        reply: Reply,
+    },
 }
 
 /// A request about one node.
@@ -116,6 +132,13 @@ pub(crate) enum NodeRequest {
         fs: String,
         /// The question.
         request: Box<admin::Request>,
+    },
+    /// Have a node that may not serve answer. Only the node that leads can.
+    HandOn {
+        /// The node.
+        client: NodeNumber,
+        /// The request to it.
+        request: Box<NodeRequest>,
     },
     /// Report whether the node serves the metadata of a file system now: a boolean.
     Serves {

@@ -1,7 +1,7 @@
 //! Asking nodes: another node over the network, or this machine's over its admin socket.
 
 use super::dir::NodeDir;
-use super::messages::{LeaderRequest, NodeRequest, Request};
+use super::messages::{ClientRequest, LeaderRequest, NodeRequest, Request};
 use crate::admin;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -17,6 +17,9 @@ const CONNECT_MAX: Duration = Duration::from_secs(3);
 const ANSWER_MAX: Duration = Duration::from_secs(3600);
 /// For a node to answer what it knows at once.
 const QUICK_ANSWER_MAX: Duration = Duration::from_secs(10);
+/// For the node that leads to answer a node that may not serve. It answers after half a minute, if
+/// there is nothing to do.
+const CALL_ANSWER_MAX: Duration = Duration::from_secs(40);
 /// For a node that leads to answer what takes a majority. It gives up earlier itself.
 const MAJORITY_ANSWER_MAX: Duration = Duration::from_secs(20);
 
@@ -56,6 +59,14 @@ impl Peer {
         read(self.call(&Request::Node(request.clone()))?)
     }
 
+    /// Asks for errands of the node that asks, or answers one.
+    ///
+    /// # Errors
+    /// The node's; `Unreachable` if it does not answer.
+    pub(crate) fn call_as_client<T: DeserializeOwned>(&self, request: &ClientRequest) -> Result<T> {
+        read(self.call(&Request::Client(request.clone()))?)
+    }
+
     /// Sends a request and returns the value of the answer.
     ///
     /// # Errors
@@ -63,21 +74,9 @@ impl Peer {
     pub(crate) fn call(&self, request: &Request) -> Result<serde_json::Value> {
         let bytes = serde_json::to_vec(request)
             .map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
-        let limit = match request {
-            Request::Node(request) if request.is_quick() => QUICK_ANSWER_MAX,
-            Request::Node(NodeRequest::Committed | NodeRequest::Propose { .. }) => {
-                MAJORITY_ANSWER_MAX
-            }
-            Request::Leader(
-                LeaderRequest::Holders { .. }
-                | LeaderRequest::Tokens { .. }
-                | LeaderRequest::EndCheckStrips { .. },
-            ) => QUICK_ANSWER_MAX,
-            _ => ANSWER_MAX,
-        };
         let endpoint = Endpoint::Tcp(self.address);
         let introduction = Introduction::node(&self.own, &self.name);
-        let answer = ask_node(&endpoint, &introduction, &bytes, CONNECT_MAX, limit);
+        let answer = ask_node(&endpoint, &introduction, &bytes, CONNECT_MAX, limit_of(request));
         let answer = answer.map_err(|error| match error.kind() {
             ErrorKind::Unreachable | ErrorKind::TimedOut => Error::new(
                 ErrorKind::Unreachable,
@@ -86,6 +85,24 @@ impl Peer {
             _ => error.context(format!("node {}", self.name)),
         })?;
         admin::read_reply(&answer)
+    }
+}
+
+/// How long a node may take to answer a request.
+pub(super) fn limit_of(request: &Request) -> Duration {
+    match request {
+        Request::Node(request) if request.is_quick() => QUICK_ANSWER_MAX,
+        Request::Node(NodeRequest::Committed | NodeRequest::Propose { .. }) => MAJORITY_ANSWER_MAX,
+        Request::Node(NodeRequest::HandOn { request, .. }) if request.is_quick() => {
+            MAJORITY_ANSWER_MAX
+        }
+        Request::Leader(
+            LeaderRequest::Holders { .. }
+            | LeaderRequest::Tokens { .. }
+            | LeaderRequest::EndCheckStrips { .. },
+        ) => QUICK_ANSWER_MAX,
+        Request::Client(_) => CALL_ANSWER_MAX,
+        _ => ANSWER_MAX,
     }
 }
 

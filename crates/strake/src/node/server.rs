@@ -13,6 +13,7 @@
 //! is held while another node is asked, and `served` while the records get a new file system.
 
 use super::dir::{NodeDir, NodeFile};
+use super::errands::{Errands, run_errands};
 use super::messages::{Answerer, LeaderRequest, NodeRequest, NodeState, ReplicaState, Request};
 use super::peer::Peer;
 use super::quorum::{self, Quorum};
@@ -72,6 +73,8 @@ pub(super) struct Node {
     /// Why it has none although it is of the quorum.
     pub(super) quorum_fault: Mutex<Option<String>>,
     pub(super) observe: Arc<Observe>,
+    /// What nodes that may not serve are asked, while this node leads.
+    pub(super) errands: Errands,
     _pings: Pings,
     /// True while no other node answers, so that the log says so once.
     pub(super) is_alone: AtomicBool,
@@ -112,6 +115,10 @@ pub(crate) fn serve(root: &Path) -> Result<()> {
         let node = Arc::downgrade(&node);
         move || tend(&node)
     })?;
+    if !node.own.identity().roles.may_serve() {
+        let node = Arc::downgrade(&node);
+        start_thread("errands", move || run_errands(&node))?;
+    }
     registry::add_node(&node.file.cluster, &node.dir);
     info!(target: "node", "{} serves at {}", node.file.node, node.file.address);
     println!("ready");
@@ -217,14 +224,8 @@ fn converse(node: &Arc<Node>, stream: &UnixStream) {
 /// Opens what could not be opened before, and looks after the records.
 fn tend(node: &Weak<Node>) {
     while let Some(node) = node.upgrade() {
-        {
-            let mut end = node.end.lock();
-            if end.is_none() {
-                node.ended.wait_for(&mut end, TEND_INTERVAL);
-            }
-            if end.is_some() {
-                return;
-            }
+        if node.ends_within(TEND_INTERVAL) {
+            return;
         }
         node.look_for_records();
         if let Err(error) = node.change_generation() {
@@ -281,6 +282,7 @@ impl Node {
             faults: Mutex::default(),
             cluster,
             observe,
+            errands: Errands::new(RealClock::shared()),
             _pings: pings,
             storing: Mutex::new(()),
             quorum: Mutex::new(None),
@@ -323,13 +325,18 @@ impl Node {
         Ok(Peer::new(name, address, &self.own))
     }
 
-    /// Asks a node, which may be this one.
+    /// Asks a node, which may be this one. One that may not serve is asked through the node that
+    /// leads.
     pub(super) fn ask<T>(self: &Arc<Node>, node: NodeNumber, request: &NodeRequest) -> Result<T>
     where
         T: serde::de::DeserializeOwned,
     {
         if node != self.file.id {
-            return self.peer(node)?.ask(request);
+            let may_serve = self.cluster.lock().node(node).is_none_or(|it| it.roles.may_serve());
+            return match may_serve {
+                true => self.peer(node)?.ask(request),
+                false => self.ask_client(node, request),
+            };
         }
         let value = self.answer_node(request)?;
         serde_json::from_value(value)
@@ -460,6 +467,10 @@ impl Node {
         peer.map_or(Ok(()), |peer| self.may_ask(peer, &request))?;
         match &request {
             Request::Node(request) => self.answer_node(request),
+            Request::Client(request) => match peer {
+                Some(ProvenPeer::Node(peer)) => self.answer_client(peer.name.as_str(), request),
+                _ => Err(Error::new(ErrorKind::Access, "only nodes ask for errands")),
+            },
             Request::Leader(about) => match about.answerer() {
                 Answerer::Any => self.answer_leader(about),
                 Answerer::Quorum if self.quorum().is_some() => self.answer_leader(about),
@@ -502,6 +513,10 @@ impl Node {
         let cluster = self.cluster.lock();
         let is = |node: NodeNumber| cluster.node_name(node) == peer.name.as_str();
         let may = match request {
+            Request::Client(_) => true,
+            Request::Node(NodeRequest::HandOn { request, .. }) => {
+                request.is_quick() || peer.roles.has(Role::Quorum)
+            }
             Request::Node(request) if request.is_quick() => true,
             Request::Node(NodeRequest::Committed) => true,
             Request::Node(_) => peer.roles.has(Role::Quorum),
@@ -516,7 +531,7 @@ impl Node {
         Err(Error::new(ErrorKind::Access, format!("{peer} may not ask that of another node")))
     }
 
-    fn answer_node(self: &Arc<Node>, request: &NodeRequest) -> Result<Value> {
+    pub(super) fn answer_node(self: &Arc<Node>, request: &NodeRequest) -> Result<Value> {
         match request {
             NodeRequest::State => encode(&self.state()),
             NodeRequest::Network => {
@@ -547,6 +562,7 @@ impl Node {
             }
             NodeRequest::Replica => encode(&self.replica()?.state()),
             NodeRequest::Mounted { fs, request } => self.ask_mount(fs, request),
+            NodeRequest::HandOn { client, request } => self.hand_on(*client, request),
             NodeRequest::Serves { fs } => encode(&self.serves(*fs)),
             NodeRequest::Committed => encode(&self.replica()?.committed()?),
             NodeRequest::Propose { at, change } => encode(&self.propose(*at, change)?),
@@ -607,6 +623,15 @@ impl Node {
     fn end_because(&self, reason: &'static str) {
         self.end.lock().get_or_insert(reason);
         self.ended.notify_all();
+    }
+
+    /// Waits, and says whether there is a reason to end.
+    pub(super) fn ends_within(&self, wait: Duration) -> bool {
+        let mut end = self.end.lock();
+        if end.is_none() {
+            self.ended.wait_for(&mut end, wait);
+        }
+        end.is_some()
     }
 
     fn wait_for_end(&self) -> &'static str {

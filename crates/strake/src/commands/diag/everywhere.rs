@@ -1,6 +1,6 @@
 //! One question to this machine's mount, or with `--all` to the mounts of all nodes.
 
-use crate::admin::{self, Reply, Request};
+use crate::admin::{self, Request};
 use crate::commands::fs::Target;
 use crate::data_dir::DataDir;
 use crate::node::{self, LeaderRequest, NodeDir, OfNode};
@@ -24,11 +24,7 @@ pub(crate) fn ask_all(dir: &DataDir, request: &Request) -> Result<Vec<(String, R
     let asked = LeaderRequest::AskMounts { fs: config.name, request: Box::new(request.clone()) };
     let node = NodeDir::at(&node)?;
     let all: Vec<OfNode> = node::ask_own(&node, &node::Request::Leader(asked))?;
-    let told = |answer| match answer {
-        Reply::Done(value) => Ok(value),
-        Reply::Failed { kind, message } => Err(Error::new(kind, message)),
-    };
-    Ok(all.into_iter().map(|of| (of.node, told(of.answer))).collect())
+    Ok(all.into_iter().map(|of| (of.node, of.answer.into_result())).collect())
 }
 
 /// Asks, and prints the answer: of this machine's mount, or of each node's below its name.
