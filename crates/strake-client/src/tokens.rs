@@ -19,6 +19,10 @@
 //! and are filled when the token has come back. A page whose read is served after all is dropped in
 //! the next turn.
 //!
+//! **Lingering.** A file in quick use is not given up at once, but what follows closely is done
+//! first (`tokens/lingering.rs`). That ends as soon as an operation needs more than is held: it
+//! gets nothing of the file before its revokes are answered.
+//!
 //! **Pages that a program may store to.** A program stores to a mapped page without a word. So
 //! while a handle may write a file, the kernel gets pages of it only under its exclusive token
 //! ([`Tokens::read_mode`]). Such a handle is opened under that token. So where the token is less,
@@ -47,11 +51,13 @@
 mod following;
 mod given;
 mod giving;
+mod lingering;
 mod wants;
 
 use following::{Following, PoolChange};
 pub(crate) use given::{Drops, GiveUp, Given};
 use giving::Giving;
+use lingering::{Arrived, Lingering};
 pub(crate) use wants::{beside, exclusive, shared, want};
 
 use crate::lease::{Lease, dead};
@@ -116,6 +122,7 @@ struct State {
     /// Uses that nobody waits for any more.
     abandoned: BTreeSet<UseId>,
     giving: BTreeMap<Ino, Giving>,
+    lingering: Lingering,
     /// The reads that wait to fill pages.
     filling: BTreeMap<UseId, (Ino, Range<u64>)>,
     handles: HashMap<Ino, Handles>,
@@ -134,6 +141,8 @@ struct State {
 enum Job {
     /// Gives a file up.
     GiveUp(Ino, Limit),
+    /// Waits until revokes of a file count that were put off.
+    Linger(Ino),
     /// This client was declared dead.
     Bury,
 }
@@ -251,6 +260,7 @@ impl Tokens {
             begun: BTreeSet::new(),
             abandoned: BTreeSet::new(),
             giving: BTreeMap::new(),
+            lingering: Lingering::default(),
             filling: BTreeMap::new(),
             handles: HashMap::new(),
             granted: VecDeque::new(),
@@ -287,6 +297,7 @@ impl Tokens {
             let Some(tokens) = weak.upgrade() else { return };
             match job {
                 Job::GiveUp(ino, limit) => tokens.give_up(ino, &limit),
+                Job::Linger(ino) => tokens.linger(ino),
                 Job::Bury => tokens.bury(),
             }
         });
@@ -345,8 +356,12 @@ impl Tokens {
         if state.begun.remove(&number) {
             return Ok(self.begun(&mut state, number, &wants));
         }
+        // It needs more than is held, and gets nothing before revokes are answered.
+        let mut put_off: Vec<Ino> = wants.iter().map(|want| want.ino).collect();
+        put_off.retain(|ino| state.lingering.is_put_off(*ino));
         drop(state);
         self.perform(todo);
+        put_off.into_iter().for_each(|ino| self.end_lingering(ino));
         self.wait(number, &wants, access)
     }
 
@@ -411,6 +426,8 @@ impl Tokens {
 
     fn begun(&self, state: &mut State, number: UseId, wants: &[Want]) -> Use<'_> {
         state.active += 1;
+        let now = self.clock.monotonic();
+        wants.iter().for_each(|want| state.lingering.used(want.ino, now));
         let beside = match wants {
             [want] if state.holder.in_use(want.ino).is_writing() => state.holder.newest(want.ino),
             _ => None,
@@ -560,14 +577,11 @@ impl Tokens {
             givers => givers.expect("invariant: attached before the first operation"),
         };
         for (ino, limit) in todo.files {
-            match givers.submit(Job::GiveUp(ino, limit)) {
+            match givers.submit(Job::GiveUp(ino, limit.clone())) {
                 // The mount ends, and the authority frees all that it holds.
                 Ok(()) | Err(Refused::Ended(_)) => {}
-                Err(Refused::Full(Job::Bury)) => unreachable!("invariant: a file was submitted"),
-                Err(Refused::Full(Job::GiveUp(ino, limit))) => {
-                    // No thread is to be had: this one must do it, for somebody waits.
-                    self.give_up(ino, &limit);
-                }
+                // No thread is to be had: this one must do it, for somebody waits.
+                Err(Refused::Full(_)) => self.give_up(ino, &limit),
             }
         }
     }
@@ -625,10 +639,25 @@ impl ToClient for Tokens {
             return;
         }
         let mut state: MutexGuard<'_, State> = self.state.lock();
+        let message = match message {
+            Reply::Revoke { ino, .. } if state.holder.in_use(ino).inode != Some(Mode::Shared) => {
+                let now = self.clock.monotonic();
+                match state.lingering.arrived(ino, term, message, now) {
+                    Arrived::Now(message) => message,
+                    Arrived::WithEarlier => return,
+                    Arrived::PutOff => {
+                        drop(state);
+                        return self.begin_to_linger(ino);
+                    }
+                }
+            }
+            other => other,
+        };
         let granted: Vec<Ino> = match &message {
             Reply::Grant { grants, .. } => grants.iter().map(|grant| grant.ino).collect(),
             _ => Vec::new(),
         };
+        granted.iter().for_each(|ino| state.lingering.granted(*ino));
         let mut effects = state.holder.receive(term, message);
         effects.extend(state.make_room(&granted));
         let todo = state.absorb(effects);

@@ -28,6 +28,39 @@ pub(super) struct Giving {
 }
 
 impl Tokens {
+    /// Has a thread wait until a revoke counts that was put off.
+    pub(super) fn begin_to_linger(&self, ino: Ino) {
+        let submitted = self.givers.get().map(|givers| givers.submit(Job::Linger(ino)));
+        if !matches!(submitted, Some(Ok(()))) {
+            self.end_lingering(ino);
+        }
+    }
+
+    /// Waits until revokes of a file count that were put off.
+    pub(super) fn linger(&self, ino: Ino) {
+        loop {
+            let left = {
+                let state = self.state.lock();
+                let left = state.lingering.left(ino, self.clock.monotonic());
+                left.filter(|_| !state.ended && !self.lease.is_dead())
+            };
+            let Some(left) = left else { return self.end_lingering(ino) };
+            self.clock.sleep(left);
+        }
+    }
+
+    pub(super) fn end_lingering(&self, ino: Ino) {
+        let mut state = self.state.lock();
+        let mut effects = Vec::new();
+        for (term, revoke) in state.lingering.end(ino, self.clock.monotonic()) {
+            effects.extend(state.holder.receive(term, revoke));
+        }
+        let todo = state.absorb(effects);
+        drop(state);
+        self.changed.notify_all();
+        self.perform(todo);
+    }
+
     /// Gives a file up as far as the limit says: see the file's head.
     pub(super) fn give_up(&self, ino: Ino, limit: &Limit) {
         let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) else { return };
