@@ -64,6 +64,9 @@ impl Drop for Folder {
     }
 }
 
+/// A test that waits longer at a gate has failed elsewhere.
+const GATE_MAX: Duration = Duration::from_secs(60);
+
 /// A door that calls wait at until it is opened.
 #[derive(Default)]
 pub(super) struct Gate {
@@ -76,7 +79,8 @@ impl Gate {
         let mut state = self.state.lock();
         state.0 += 1;
         self.changed.notify_all();
-        self.changed.wait_while(&mut state, |state| !state.1);
+        self.changed.wait_while_for(&mut state, |state| !state.1, GATE_MAX);
+        assert!(state.1, "nobody opens the gate");
     }
 
     pub(super) fn open(&self) {
@@ -86,7 +90,8 @@ impl Gate {
 
     pub(super) fn wait_for_callers(&self, count: u64) {
         let mut state = self.state.lock();
-        self.changed.wait_while(&mut state, |state| state.0 < count);
+        self.changed.wait_while_for(&mut state, |state| state.0 < count, GATE_MAX);
+        assert!(state.0 >= count, "{} of {count} calls have come", state.0);
     }
 }
 

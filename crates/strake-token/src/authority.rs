@@ -29,6 +29,11 @@
 //! ([`Authority::grant_new`]). It knows nothing of the file before, so it cannot ask. If the answer
 //! is late, the client has perhaps answered a revoke of the file meanwhile: see `holder.rs`.
 //!
+//! **What an event looks at.** A message about a file concerns only the requests that wait for it,
+//! and those that are tied to them by other files that they name, so only these are looked at. A
+//! thousand clients may wait for files of their own, and each message would look at all of them.
+//! The time, deaths and new numbers concern all.
+//!
 //! **Numbers** are drawn when a request is granted, thus after the revokes that it needed. They
 //! come from a range that the log has, so that no later leader draws them again.
 
@@ -127,8 +132,19 @@ pub struct Authority {
     /// In the order in which they came.
     waiting: Vec<Waiting>,
     /// When the first revoke is due that was put off, so that its client keeps a new grant for a
-    /// while.
+    /// while. It may be answered by now.
     put_off: Option<Duration>,
+    /// A request was not granted for want of numbers. The next event looks at all.
+    lacks_numbers: bool,
+}
+
+/// The waiting requests that an event concerns.
+enum Concerned {
+    All,
+    /// The request that has just come, and what its grant concerns.
+    Last,
+    /// Those that wait for a file, and those that are tied to them.
+    OfFile(Ino),
 }
 
 impl Authority {
@@ -149,6 +165,7 @@ impl Authority {
             files: Files::default(),
             waiting: Vec::new(),
             put_off: None,
+            lacks_numbers: false,
         }
     }
 
@@ -184,14 +201,14 @@ impl Authority {
         self.grace.remove(&client);
         self.waiting.retain(|waiting| waiting.client != client);
         self.files.forget(client);
-        self.settle(now)
+        self.settle(&Concerned::All, now)
     }
 
     /// Clients are fenced by every NSD server, and what they left is to be put right before they
     /// count as [`Authority::dead`]. Until then see the file's head.
     pub fn fenced(&mut self, clients: &BTreeSet<ClientId>, now: Duration) -> Vec<Effect> {
         self.gone.extend(clients.intersection(&self.clients));
-        self.settle(now)
+        self.settle(&Concerned::All, now)
     }
 
     /// Whether no living client writes beside one that is gone.
@@ -247,7 +264,7 @@ impl Authority {
         assert!(self.reserved <= from && from < upto, "portions ascend");
         (self.next, self.reserved) = (from, upto);
         self.reserving = false;
-        self.settle(now)
+        self.settle(&Concerned::All, now)
     }
 
     /// The log could not reserve numbers. They are asked for again when something happens.
@@ -257,7 +274,7 @@ impl Authority {
 
     /// Time has passed: revokes become due, or are sent again.
     pub fn tick(&mut self, now: Duration) -> Vec<Effect> {
-        let mut effects = self.settle(now);
+        let mut effects = self.settle(&Concerned::All, now);
         // Also where the request that needed it is gone: the client may have given up by now, and
         // is granted nothing of the file before it has said so.
         let due = now.checked_sub(self.times.repeat).map(|time| self.files.sent_until(time));
@@ -293,6 +310,16 @@ impl Authority {
         let mut effects = Vec::new();
         let is_reassertion =
             matches!(message, Request::Reassert { .. } | Request::Reasserted { .. });
+        let concerned = match &message {
+            Request::Ask { request, wants } if self.is_waiting(client, *request) => {
+                // A repetition.
+                let file = wants.first().map(|want| want.ino).ok_or(Refusal::Invalid)?;
+                return Ok(self.settle(&Concerned::OfFile(file), now));
+            }
+            Request::Ask { .. } => Concerned::Last,
+            Request::GivenUp { ino, .. } => Concerned::OfFile(*ino),
+            _ => Concerned::All,
+        };
         match message {
             Request::Ask { request, wants } => self.ask(client, request, wants)?,
             Request::GivenUp { ino, upto, keeps } => {
@@ -309,7 +336,7 @@ impl Authority {
         if is_reassertion {
             effects.extend(self.end_grace(client));
         }
-        effects.extend(self.settle(now));
+        effects.extend(self.settle(&concerned, now));
         Ok(effects)
     }
 
@@ -325,6 +352,10 @@ impl Authority {
         Some(Effect::Send(client, Reply::Reasserted))
     }
 
+    fn is_waiting(&self, client: ClientId, request: RequestId) -> bool {
+        self.waiting.iter().any(|one| one.client == client && one.request == request)
+    }
+
     fn ask(
         &mut self,
         client: ClientId,
@@ -337,9 +368,6 @@ impl Authority {
             return Err(Refusal::Invalid);
         }
         let own = self.waiting.iter().filter(|waiting| waiting.client == client);
-        if own.clone().any(|waiting| waiting.request == request) {
-            return Ok(());
-        }
         if own.count() >= REQUESTS_MAX {
             return Err(Refusal::TooMany);
         }
@@ -423,28 +451,64 @@ impl Authority {
         Ok(())
     }
 
-    /// Grants what can be granted, and revokes what the rest waits for.
-    fn settle(&mut self, now: Duration) -> Vec<Effect> {
-        self.put_off = None;
+    /// Grants what can be granted of the requests that an event concerns, and revokes what the rest
+    /// of them waits for.
+    fn settle(&mut self, concerned: &Concerned, now: Duration) -> Vec<Effect> {
         let mut effects = self.clear_writers(now);
         if !self.grace.is_empty() && obeys(Rule::AllReassertFirst) {
             return effects;
         }
-        let mut at = 0;
+        let looks_at_all = std::mem::take(&mut self.lacks_numbers);
+        match concerned {
+            Concerned::OfFile(ino) if !looks_at_all => {
+                let files = self.tied_to(BTreeSet::from([*ino]));
+                self.settle_some(0, Some(&files), now, &mut effects);
+            }
+            Concerned::Last if !looks_at_all => {
+                let Some(last) = self.waiting.len().checked_sub(1) else { return effects };
+                let files = self.waiting[last].wants.iter().map(|want| want.ino).collect();
+                if self.settle_some(last, None, now, &mut effects) && last > 0 {
+                    // It may have passed others by, which wait for its client from now on.
+                    let files = self.tied_to(files);
+                    self.settle_some(0, Some(&files), now, &mut effects);
+                }
+            }
+            _ => {
+                self.put_off = None;
+                self.settle_some(0, None, now, &mut effects);
+            }
+        }
+        effects
+    }
+
+    /// As [`Authority::settle`], for the requests from a place on that name one of these files.
+    /// Whether one was granted.
+    fn settle_some(
+        &mut self,
+        from: usize,
+        files: Option<&BTreeSet<Ino>>,
+        now: Duration,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        let (mut at, mut grants) = (from, false);
         while at < self.waiting.len() {
+            let mut wants = self.waiting[at].wants.iter();
+            let is_meant = files.is_none_or(|files| wants.any(|want| files.contains(&want.ino)));
             let in_repair = self.waiting[at].wants.iter().any(|want| self.is_in_repair(want.ino));
-            if in_repair || self.is_behind(at) {
+            if !is_meant || in_repair || self.is_behind(at) {
                 at += 1;
                 continue;
             }
             let needed = self.needed(at);
             if needed.is_empty() && !self.owes_answer(at) {
                 if self.next == self.reserved {
-                    self.reserve(&mut effects);
-                    return effects;
+                    self.lacks_numbers = true;
+                    self.reserve(effects);
+                    return grants;
                 }
                 let waiting = self.waiting.remove(at);
                 effects.push(self.grant(waiting, now));
+                grants = true;
                 continue;
             }
             for (ino, client, limit) in needed {
@@ -452,7 +516,23 @@ impl Authority {
             }
             at += 1;
         }
-        effects
+        grants
+    }
+
+    /// These files, and those that waiting requests name together with one of them, and so on.
+    fn tied_to(&self, mut files: BTreeSet<Ino>) -> BTreeSet<Ino> {
+        loop {
+            let before = files.len();
+            for waiting in self.waiting.iter().filter(|waiting| waiting.wants.len() > 1) {
+                let named = || waiting.wants.iter().map(|want| want.ino);
+                if named().any(|ino| files.contains(&ino)) {
+                    files.extend(named());
+                }
+            }
+            if files.len() == before {
+                return files;
+            }
+        }
     }
 
     fn reserve(&mut self, effects: &mut Vec<Effect>) {
@@ -555,7 +635,7 @@ impl Authority {
                     *put_off = Some(put_off.map_or(due, |other| other.min(due)));
                     return None;
                 }
-                None => holding.revoke = Some(Revoke { limit, sent: now }),
+                None => holding.revoke = Some(Box::new(Revoke { limit, sent: now })),
             }
             let limit = holding.revoke.as_ref().map(|revoke| revoke.limit.clone())?;
             Some(Effect::Send(client, Reply::Revoke { ino, upto: holding.newest, limit }))
@@ -714,7 +794,7 @@ impl Authority {
         let limit = Limit { inode: None, ranges: Vec::new() };
         self.files.change(ino, client, |holding| match &mut holding.revoke {
             Some(revoke) => revoke.limit.and(limit),
-            None => holding.revoke = Some(Revoke { limit, sent: now }),
+            None => holding.revoke = Some(Box::new(Revoke { limit, sent: now })),
         });
         self.ask_again(ino, client, now)
     }
@@ -759,7 +839,7 @@ impl Authority {
                 assert!(holding.held.is_complete(), "inode {ino}: ranges without the inode");
                 assert!(!holding.held.is_empty(), "inode {ino}: nothing is not kept");
                 assert!(holding.newest < self.next, "inode {ino}: a number from nowhere");
-                for (other, theirs) in holdings.iter().filter(|(other, _)| *other > client) {
+                for (other, theirs) in holdings.iter().filter(|(other, _)| other > client) {
                     let conflict = holding.held.conflicts_with(&theirs.held);
                     assert!(!conflict, "inode {ino}: clients {client} and {other} conflict");
                 }

@@ -16,7 +16,7 @@ mod manage;
 mod metrics;
 mod recent;
 mod serve;
-mod threads;
+pub(crate) mod threads;
 mod tokens;
 mod trace;
 

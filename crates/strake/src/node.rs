@@ -6,10 +6,11 @@
 //! answers commands and other nodes. Each *mount* is a process of its own, so that the server
 //! process may end and start again without it.
 //!
-//! Requests come in two kinds ([`messages`]). A [`LeaderRequest`] concerns the whole cluster; any
+//! Requests come in three kinds ([`messages`]). A [`LeaderRequest`] concerns the whole cluster; any
 //! node takes it from a command, and hands it on if it cannot answer itself. A [`NodeRequest`]
-//! concerns the node that answers it. The cluster's records are kept by the nodes of the quorum
-//! together ([`quorum`]); each node knows how to reach them ([`follow`]).
+//! concerns the node that answers it. Nodes that may not serve ask for theirs ([`errands`]). The
+//! cluster's records are kept by the nodes of the quorum together ([`quorum`]); each node knows how
+//! to reach them ([`follow`]).
 
 mod create;
 mod delete;
@@ -38,7 +39,7 @@ pub(crate) use messages::{
     ReplicaState, Request, StripsChecked,
 };
 pub(crate) use mount::disks_of_mount;
-pub(crate) use peer::{Peer, ask_own};
+pub(crate) use peer::{Peer, ask_own, ask_own_soon};
 pub(crate) use recover::Recovery;
 pub(crate) use replicas::voters_of;
 pub(crate) use server::serve;

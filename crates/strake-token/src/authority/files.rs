@@ -16,7 +16,8 @@ pub(super) struct Holding {
     pub(super) newest: GrantNumber,
     /// When the newest was granted.
     pub(super) since: Duration,
-    pub(super) revoke: Option<Revoke>,
+    /// Boxed, because few are out, and there may be a hundred million tokens.
+    pub(super) revoke: Option<Box<Revoke>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -32,10 +33,18 @@ impl Holding {
     }
 }
 
+/// Who holds something of a file, by client. Mostly that is one.
+pub(super) type Holdings = Vec<(ClientId, Holding)>;
+
+/// The place of a client, or where it belongs.
+fn place(holdings: &Holdings, client: ClientId) -> Result<usize, usize> {
+    holdings.binary_search_by_key(&client, |(other, _)| *other)
+}
+
 /// See the file's head.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Files {
-    files: BTreeMap<Ino, BTreeMap<ClientId, Holding>>,
+    files: BTreeMap<Ino, Holdings>,
     /// The revokes that are out, the one that was sent first at the front.
     out: BTreeSet<(Duration, Ino, ClientId)>,
     /// Those who write beside others.
@@ -56,7 +65,8 @@ impl Files {
 
     /// The holding of a client in a file, if it has one.
     pub(super) fn get(&self, ino: Ino, client: ClientId) -> Option<&Holding> {
-        self.files.get(&ino)?.get(&client)
+        let holdings = self.files.get(&ino)?;
+        place(holdings, client).ok().map(|at| &holdings[at].1)
     }
 
     /// Changes what a client holds of a file, which may have been nothing.
@@ -66,13 +76,17 @@ impl Files {
         client: ClientId,
         change: impl FnOnce(&mut Holding) -> T,
     ) -> T {
-        let holdings = self.files.entry(ino).or_default();
-        let holding = holdings.entry(client).or_default();
+        let holdings = self.files.entry(ino).or_insert_with(|| Vec::with_capacity(1));
+        let at = place(holdings, client).unwrap_or_else(|at| {
+            holdings.insert(at, (client, Holding::default()));
+            at
+        });
+        let holding = &mut holdings[at].1;
         let before = holding.marks();
         let result = change(holding);
         let mut after = holding.marks();
         if holding.held.is_empty() {
-            holdings.remove(&client);
+            holdings.remove(at);
             after = (None, false);
             if holdings.is_empty() {
                 self.files.remove(&ino);
@@ -106,7 +120,7 @@ impl Files {
 
     /// A client holds nothing any more. This walks over all files.
     pub(super) fn forget(&mut self, client: ClientId) {
-        self.files.values_mut().for_each(|holdings| drop(holdings.remove(&client)));
+        self.files.values_mut().for_each(|all| all.retain(|(other, _)| *other != client));
         self.files.retain(|_, holdings| !holdings.is_empty());
         self.out.retain(|(_, _, other)| *other != client);
         self.writers.retain(|(_, other)| *other != client);
@@ -132,10 +146,11 @@ impl Files {
     ///
     /// # Panics
     /// If a file without holders is kept, or a list says something else than the files.
-    pub(super) fn check(&self, mut look: impl FnMut(Ino, &BTreeMap<ClientId, Holding>)) {
+    pub(super) fn check(&self, mut look: impl FnMut(Ino, &Holdings)) {
         let (mut out, mut writers) = (0, 0);
         for (ino, holdings) in &self.files {
             assert!(!holdings.is_empty(), "a file without holders is not kept");
+            assert!(holdings.is_sorted_by_key(|(client, _)| *client), "holders are in order");
             for (client, holding) in holdings {
                 let (sent, writes) = holding.marks();
                 let is_listed = sent.is_none_or(|sent| self.out.contains(&(sent, *ino, *client)));

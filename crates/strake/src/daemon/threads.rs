@@ -1,9 +1,11 @@
-//! The work of each thread of the daemon at this moment: `strake diag threads`.
+//! The work of each thread of the daemon, and of the server process of its node, at this moment:
+//! `strake diag threads`.
 //!
 //! The kernel knows the threads and their times, the registry of waits knows what they wait for,
 //! and the adapter which requests they answer. All three name a thread by the kernel's number.
 
 use super::serve::Daemon;
+use crate::node::NodeRequest;
 use crate::show::ShowThread;
 use strake_env::process::{self, ThreadTimes};
 use strake_fuse::Answering;
@@ -12,23 +14,38 @@ use strake_observe::wait_chain::{innermost, what};
 use strake_proto::Result;
 
 impl Daemon {
-    /// All threads, those that do something first.
+    /// All threads, those that do something first. Beside the daemon's are those of its node.
     pub(super) fn threads(&self) -> Result<Vec<ShowThread>> {
         let (waits, requests) =
             (self.observe.waiters.snapshot_with_locks(), self.mount.answering());
-        let threads = process::threads()?;
-        Ok(described(threads, &waits, &requests))
+        let mut all = described(process::threads()?, &waits, &requests);
+        let of_node: Vec<ShowThread> = self.ask_own_node(NodeRequest::Threads);
+        all.extend(
+            of_node.into_iter().map(|it| ShowThread { name: of_node_named(&it.name), ..it }),
+        );
+        sort(&mut all);
+        Ok(all)
     }
 }
 
-fn described(
+fn sort(all: &mut [ShowThread]) {
+    all.sort_by_key(|it| (!it.is_busy, std::cmp::Reverse(it.processor_ns), it.number));
+}
+
+/// The name of a thread of the node's server process, beside those of the daemon.
+pub(super) fn of_node_named(thread: &str) -> String {
+    format!("{thread} (node)")
+}
+
+/// Describes threads, those that do something first.
+pub(crate) fn described(
     threads: Vec<ThreadTimes>,
     waits: &[WaiterSnapshot],
     requests: &[Answering],
 ) -> Vec<ShowThread> {
     let mut all: Vec<ShowThread> =
         threads.into_iter().map(|it| described_one(it, waits, requests)).collect();
-    all.sort_by_key(|it| (!it.is_busy, std::cmp::Reverse(it.processor_ns), it.number));
+    sort(&mut all);
     all
 }
 

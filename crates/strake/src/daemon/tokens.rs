@@ -6,6 +6,8 @@
 
 use super::known::{Known, Told};
 use super::serve::Daemon;
+use super::threads::of_node_named;
+use crate::node::{self, NodeDir, NodeRequest};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -74,9 +76,15 @@ impl Daemon {
         question.wait(RealClock.monotonic() + WAIT_MAX, "who holds files")
     }
 
-    /// Everything that waits. A wait for a file names the nodes that hold it.
+    /// Everything that waits, here and in the server process of this mount's node. A wait for a
+    /// file names the nodes that hold it.
     pub(super) fn waiters(&self) -> Vec<WaiterSnapshot> {
         let mut all = self.observe.waiters.snapshot_with_locks();
+        for mut wait in self.ask_own_node::<WaiterSnapshot>(NodeRequest::Waiters) {
+            wait.thread = of_node_named(&wait.thread);
+            all.push(wait);
+        }
+        all.sort_by_key(|wait| std::cmp::Reverse(wait.waited));
         if !all.iter().any(|it| it.reason == TOKEN) {
             return all;
         }
@@ -88,6 +96,17 @@ impl Daemon {
             }
         }
         all
+    }
+
+    /// Asks the server process of this mount's node for a list. It is empty outside a cluster, and
+    /// if the process does not answer: `strake health` says so.
+    pub(super) fn ask_own_node<T: serde::de::DeserializeOwned>(
+        &self,
+        about: NodeRequest,
+    ) -> Vec<T> {
+        let dir = self.config().node.and_then(|root| NodeDir::at(&root).ok());
+        let asked = dir.map(|dir| node::ask_own_soon(&dir, &node::Request::Node(about), WAIT_MAX));
+        asked.and_then(Result::ok).unwrap_or_default()
     }
 
     /// The name of this mount's node.

@@ -48,6 +48,10 @@ pub(crate) enum NodeRequest {
     State,
     /// How the network to other nodes is: a list of rows ([`strake_observe::LinkRow`]).
     Network,
+    /// What waits in the node's server process: a list of [`strake_observe::WaiterSnapshot`].
+    Waiters,
+    /// The threads of the node's server process: a list of [`crate::show::ShowThread`].
+    Threads,
     /// End the server process.
     Stop {
         /// Even if file systems are mounted.
@@ -155,6 +159,8 @@ impl NodeRequest {
             self,
             It::State
                 | It::Network
+                | It::Waiters
+                | It::Threads
                 | It::IsMounted { .. }
                 | It::Records { .. }
                 | It::Replica

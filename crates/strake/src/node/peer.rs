@@ -111,11 +111,20 @@ pub(super) fn limit_of(request: &Request) -> Duration {
 /// # Errors
 /// `Unreachable` if it does not run; the message says how to start it. Otherwise its own.
 pub(crate) fn ask_own<T: DeserializeOwned>(dir: &NodeDir, request: &Request) -> Result<T> {
+    ask_own_soon(dir, request, ANSWER_MAX)
+}
+
+/// As [`ask_own`], with a limit.
+pub(crate) fn ask_own_soon<T: DeserializeOwned>(
+    dir: &NodeDir,
+    request: &Request,
+    limit: Duration,
+) -> Result<T> {
     let absent = || {
         let root = dir.root().display();
         format!("the node of {root} is down: `strake node start --dir {root}`")
     };
-    read(admin::exchange(dir.base(), request, ANSWER_MAX, &absent)?)
+    read(admin::exchange(dir.base(), request, limit, &absent)?)
 }
 
 fn read<T: DeserializeOwned>(value: serde_json::Value) -> Result<T> {

@@ -21,7 +21,7 @@ use super::recover;
 use crate::admin::{LINE_BYTES_MAX, Reply};
 use crate::backend::member::Member;
 use crate::cluster::{Cluster, FsRecord, NodeNumber};
-use crate::daemon::{listen, start_thread};
+use crate::daemon::{listen, start_thread, threads};
 use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
 use crate::registry;
 use crate::service;
@@ -36,6 +36,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use strake_crew::Place;
 use strake_env::net::UnixStream;
+use strake_env::process;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock, Rng, Stops};
 use strake_net::{
@@ -537,6 +538,11 @@ impl Node {
             NodeRequest::Network => {
                 let rows = self.observe.links.view().into_iter().map(LinkRow::from);
                 encode(&rows.collect::<Vec<LinkRow>>())
+            }
+            NodeRequest::Waiters => encode(&self.observe.waiters.snapshot_with_locks()),
+            NodeRequest::Threads => {
+                let waits = self.observe.waiters.snapshot_with_locks();
+                encode(&threads::described(process::threads()?, &waits, &[]))
             }
             NodeRequest::Stop { force } => self.stop(*force),
             NodeRequest::MakeNsds { nsds, force } => encode(&self.make_nsds(nsds, *force)?),
