@@ -640,7 +640,7 @@ impl ToClient for Tokens {
         }
         let mut state: MutexGuard<'_, State> = self.state.lock();
         let message = match message {
-            Reply::Revoke { ino, .. } if state.holder.in_use(ino).inode != Some(Mode::Shared) => {
+            Reply::Revoke { ino, .. } if state.changes(ino) => {
                 let now = self.clock.monotonic();
                 match state.lingering.arrived(ino, term, message, now) {
                     Arrived::Now(message) => message,
@@ -711,6 +711,12 @@ impl State {
             effects.extend(given);
         }
         effects
+    }
+
+    /// Whether this client holds a file in a mode in which it changes it.
+    fn changes(&self, ino: Ino) -> bool {
+        let mode = self.holder.in_use(ino).inode;
+        matches!(mode, Some(Mode::Exclusive | Mode::Writing))
     }
 
     /// Whether a handle of this client may write a file.

@@ -88,6 +88,23 @@ impl GiveUp for Keeper {
     }
 }
 
+/// Time that the test moves. A thread that sleeps waits for that.
+#[derive(Default)]
+struct Moved(ManualClock);
+
+impl Clock for Moved {
+    fn monotonic(&self) -> Duration {
+        self.0.monotonic()
+    }
+    fn wall(&self) -> strake_proto::Timestamp {
+        self.0.wall()
+    }
+    fn sleep(&self, duration: Duration) {
+        let end = self.monotonic() + duration;
+        until("the time", || self.monotonic() >= end);
+    }
+}
+
 /// A client that holds a file.
 struct Client {
     way: Arc<Silent>,
@@ -122,6 +139,12 @@ impl Client {
 
     /// Is granted the file, and asked to give it up. Its caches have begun to drop it.
     fn gives_up(&self) {
+        self.is_granted();
+        self.is_asked();
+        self.begun.recv_timeout(HANGS).expect("it is given up");
+    }
+
+    fn is_granted(&self) {
         thread::scope(|scope| {
             let (tokens, all) = (&self.tokens, [exclusive(FILE)]);
             let first = scope.spawn(move || tokens.take(&all, Access::Write).map(drop));
@@ -132,9 +155,22 @@ impl Client {
             self.tokens.send(TERM, Reply::Grant { request, grants });
             first.join().expect("no panic").expect("granted");
         });
+    }
+
+    fn is_asked(&self) {
         let limit = Limit { inode: None, ranges: Vec::new() };
         self.tokens.send(TERM, Reply::Revoke { ino: FILE, upto: GrantNumber(1), limit });
-        self.begun.recv_timeout(HANGS).expect("it is given up");
+    }
+
+    /// Uses the file so often that it lingers, and is asked to give it up.
+    fn lingers(&self) {
+        self.is_granted();
+        for _ in 0..8 {
+            drop(self.tokens.take(&[exclusive(FILE)], Access::Other).expect("held"));
+        }
+        self.is_asked();
+        assert!(self.begun.try_recv().is_err(), "it is not given up at once");
+        drop(self.tokens.take(&[exclusive(FILE)], Access::Other).expect("still held"));
     }
 
     fn has_given_up(&self) -> bool {
@@ -271,4 +307,33 @@ fn an_nsd_is_left_while_an_earlier_change_makes_data_durable() {
     tokens.stop();
     assert_eq!(keeper.syncs.load(Ordering::Acquire), 1, "what is repeated is done once");
     assert_eq!(answered(2), 0, "the keeper refused");
+}
+
+#[test]
+fn a_file_that_lingers_is_given_up_when_its_time_is_over() {
+    let clock = Arc::<Moved>::default();
+    let client = Client::new(Arc::clone(&clock) as Arc<dyn Clock>);
+    client.lingers();
+    clock.0.advance(Duration::from_millis(20));
+    client.begun.recv_timeout(HANGS).expect("it is given up");
+    client.end.send(()).expect("it waits");
+    until("the answer", || client.has_given_up());
+}
+
+#[test]
+fn a_file_that_lingers_is_given_up_at_once_for_an_operation_that_needs_more() {
+    let clock = Arc::<Moved>::default();
+    let client = Client::new(Arc::clone(&clock) as Arc<dyn Clock>);
+    client.lingers();
+    let more = [exclusive(FILE), exclusive(OTHER)];
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| client.tokens.take(&more, Access::Other).map(drop));
+        client.begun.recv_timeout(HANGS).expect("it is given up");
+        client.end.send(()).expect("it waits");
+        until("the answer", || client.has_given_up());
+        // The thread that lingered ends with its time.
+        clock.0.advance(Duration::from_secs(1));
+        client.tokens.stop();
+        assert!(waits.join().expect("no panic").is_err(), "nobody grants it");
+    });
 }

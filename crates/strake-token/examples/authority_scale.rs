@@ -1,4 +1,4 @@
-//! What the table of tokens costs with many clients. Run it with
+//! Measures the table of tokens with many clients. Run it with
 //! `cargo run --release -p strake-token --example authority_scale -- [CLIENTS] [TOKENS]`.
 //!
 //! Prints a line for each figure: its name, a tab, the value, a tab, the unit. Everything runs on

@@ -29,15 +29,11 @@
 //! ([`Authority::grant_new`]). It knows nothing of the file before, so it cannot ask. If the answer
 //! is late, the client has perhaps answered a revoke of the file meanwhile: see `holder.rs`.
 //!
-//! **What an event looks at.** A message about a file concerns only the requests that wait for it,
-//! and those that are tied to them by other files that they name, so only these are looked at. A
-//! thousand clients may wait for files of their own, and each message would look at all of them.
-//! The time, deaths and new numbers concern all.
-//!
 //! **Numbers** are drawn when a request is granted, thus after the revokes that it needed. They
 //! come from a range that the log has, so that no later leader draws them again.
 
 mod files;
+mod settle;
 
 use crate::held::{Held, Limit, Mode, Want};
 use crate::message::{Granted, Reply, Request, RequestId, Term};
@@ -138,15 +134,6 @@ pub struct Authority {
     lacks_numbers: bool,
 }
 
-/// The waiting requests that an event concerns.
-enum Concerned {
-    All,
-    /// The request that has just come, and what its grant concerns.
-    Last,
-    /// Those that wait for a file, and those that are tied to them.
-    OfFile(Ino),
-}
-
 impl Authority {
     /// The table of a leader in its term. `clients` have joined earlier, and reassert what they
     /// hold. Numbers from `reserved` on were never drawn.
@@ -201,14 +188,14 @@ impl Authority {
         self.grace.remove(&client);
         self.waiting.retain(|waiting| waiting.client != client);
         self.files.forget(client);
-        self.settle(&Concerned::All, now)
+        self.settle(None, now)
     }
 
     /// Clients are fenced by every NSD server, and what they left is to be put right before they
     /// count as [`Authority::dead`]. Until then see the file's head.
     pub fn fenced(&mut self, clients: &BTreeSet<ClientId>, now: Duration) -> Vec<Effect> {
         self.gone.extend(clients.intersection(&self.clients));
-        self.settle(&Concerned::All, now)
+        self.settle(None, now)
     }
 
     /// Whether no living client writes beside one that is gone.
@@ -264,7 +251,7 @@ impl Authority {
         assert!(self.reserved <= from && from < upto, "portions ascend");
         (self.next, self.reserved) = (from, upto);
         self.reserving = false;
-        self.settle(&Concerned::All, now)
+        self.settle(None, now)
     }
 
     /// The log could not reserve numbers. They are asked for again when something happens.
@@ -274,7 +261,7 @@ impl Authority {
 
     /// Time has passed: revokes become due, or are sent again.
     pub fn tick(&mut self, now: Duration) -> Vec<Effect> {
-        let mut effects = self.settle(&Concerned::All, now);
+        let mut effects = self.settle(None, now);
         // Also where the request that needed it is gone: the client may have given up by now, and
         // is granted nothing of the file before it has said so.
         let due = now.checked_sub(self.times.repeat).map(|time| self.files.sent_until(time));
@@ -310,15 +297,10 @@ impl Authority {
         let mut effects = Vec::new();
         let is_reassertion =
             matches!(message, Request::Reassert { .. } | Request::Reasserted { .. });
-        let concerned = match &message {
-            Request::Ask { request, wants } if self.is_waiting(client, *request) => {
-                // A repetition.
-                let file = wants.first().map(|want| want.ino).ok_or(Refusal::Invalid)?;
-                return Ok(self.settle(&Concerned::OfFile(file), now));
-            }
-            Request::Ask { .. } => Concerned::Last,
-            Request::GivenUp { ino, .. } => Concerned::OfFile(*ino),
-            _ => Concerned::All,
+        let files: Option<BTreeSet<Ino>> = match &message {
+            Request::Ask { wants, .. } => Some(wants.iter().map(|want| want.ino).collect()),
+            Request::GivenUp { ino, .. } => Some(BTreeSet::from([*ino])),
+            _ => None,
         };
         match message {
             Request::Ask { request, wants } => self.ask(client, request, wants)?,
@@ -336,7 +318,7 @@ impl Authority {
         if is_reassertion {
             effects.extend(self.end_grace(client));
         }
-        effects.extend(self.settle(&concerned, now));
+        effects.extend(self.settle(files, now));
         Ok(effects)
     }
 
@@ -352,10 +334,6 @@ impl Authority {
         Some(Effect::Send(client, Reply::Reasserted))
     }
 
-    fn is_waiting(&self, client: ClientId, request: RequestId) -> bool {
-        self.waiting.iter().any(|one| one.client == client && one.request == request)
-    }
-
     fn ask(
         &mut self,
         client: ClientId,
@@ -368,6 +346,9 @@ impl Authority {
             return Err(Refusal::Invalid);
         }
         let own = self.waiting.iter().filter(|waiting| waiting.client == client);
+        if own.clone().any(|waiting| waiting.request == request) {
+            return Ok(());
+        }
         if own.count() >= REQUESTS_MAX {
             return Err(Refusal::TooMany);
         }
@@ -451,164 +432,10 @@ impl Authority {
         Ok(())
     }
 
-    /// Grants what can be granted of the requests that an event concerns, and revokes what the rest
-    /// of them waits for.
-    fn settle(&mut self, concerned: &Concerned, now: Duration) -> Vec<Effect> {
-        let mut effects = self.clear_writers(now);
-        if !self.grace.is_empty() && obeys(Rule::AllReassertFirst) {
-            return effects;
-        }
-        let looks_at_all = std::mem::take(&mut self.lacks_numbers);
-        match concerned {
-            Concerned::OfFile(ino) if !looks_at_all => {
-                let files = self.tied_to(BTreeSet::from([*ino]));
-                self.settle_some(0, Some(&files), now, &mut effects);
-            }
-            Concerned::Last if !looks_at_all => {
-                let Some(last) = self.waiting.len().checked_sub(1) else { return effects };
-                let files = self.waiting[last].wants.iter().map(|want| want.ino).collect();
-                if self.settle_some(last, None, now, &mut effects) && last > 0 {
-                    // It may have passed others by, which wait for its client from now on.
-                    let files = self.tied_to(files);
-                    self.settle_some(0, Some(&files), now, &mut effects);
-                }
-            }
-            _ => {
-                self.put_off = None;
-                self.settle_some(0, None, now, &mut effects);
-            }
-        }
-        effects
-    }
-
-    /// As [`Authority::settle`], for the requests from a place on that name one of these files.
-    /// Whether one was granted.
-    fn settle_some(
-        &mut self,
-        from: usize,
-        files: Option<&BTreeSet<Ino>>,
-        now: Duration,
-        effects: &mut Vec<Effect>,
-    ) -> bool {
-        let (mut at, mut grants) = (from, false);
-        while at < self.waiting.len() {
-            let mut wants = self.waiting[at].wants.iter();
-            let is_meant = files.is_none_or(|files| wants.any(|want| files.contains(&want.ino)));
-            let in_repair = self.waiting[at].wants.iter().any(|want| self.is_in_repair(want.ino));
-            if !is_meant || in_repair || self.is_behind(at) {
-                at += 1;
-                continue;
-            }
-            let needed = self.needed(at);
-            if needed.is_empty() && !self.owes_answer(at) {
-                if self.next == self.reserved {
-                    self.lacks_numbers = true;
-                    self.reserve(effects);
-                    return grants;
-                }
-                let waiting = self.waiting.remove(at);
-                effects.push(self.grant(waiting, now));
-                grants = true;
-                continue;
-            }
-            for (ino, client, limit) in needed {
-                effects.extend(self.revoke(ino, client, limit, now));
-            }
-            at += 1;
-        }
-        grants
-    }
-
-    /// These files, and those that waiting requests name together with one of them, and so on.
-    fn tied_to(&self, mut files: BTreeSet<Ino>) -> BTreeSet<Ino> {
-        loop {
-            let before = files.len();
-            for waiting in self.waiting.iter().filter(|waiting| waiting.wants.len() > 1) {
-                let named = || waiting.wants.iter().map(|want| want.ino);
-                if named().any(|ino| files.contains(&ino)) {
-                    files.extend(named());
-                }
-            }
-            if files.len() == before {
-                return files;
-            }
-        }
-    }
-
     fn reserve(&mut self, effects: &mut Vec<Effect>) {
         if !std::mem::replace(&mut self.reserving, true) {
             effects.push(Effect::Reserve(GrantNumber(self.reserved.0 + RESERVED_AT_ONCE)));
         }
-    }
-
-    /// Whether an earlier request of another client wants something that conflicts, and does not
-    /// wait for this client.
-    fn is_behind(&self, at: usize) -> bool {
-        let passes = obeys(Rule::HoldersPassThoseWhoWait);
-        self.ahead(at).any(|earlier| !passes || !self.waits_for(earlier, at))
-    }
-
-    /// The earlier requests of other clients that conflict with a request.
-    fn ahead(&self, at: usize) -> impl Iterator<Item = usize> {
-        let this = &self.waiting[at];
-        (0..at).filter(move |earlier| {
-            let earlier = &self.waiting[*earlier];
-            let mut wants = earlier.wants.iter();
-            earlier.client != this.client
-                && wants.any(|one| this.wants.iter().any(|two| one.conflicts_with(two)))
-        })
-    }
-
-    /// Whether a request waits for the client of the request `of` to give up a file that `of` does
-    /// not name, or is behind one that does. The files that `of` names its client can give up: none
-    /// of its operations has them and waits.
-    fn waits_for(&self, at: usize, of: usize) -> bool {
-        let Waiting { client, wants, .. } = &self.waiting[of];
-        let (mut seen, mut left) = (BTreeSet::from([at]), vec![at]);
-        while let Some(next) = left.pop() {
-            let mut needed = self.needed(next).into_iter();
-            if needed.any(|(ino, holder, _)| {
-                holder == *client && wants.iter().all(|want| want.ino != ino)
-            }) {
-                return true;
-            }
-            left.extend(self.ahead(next).filter(|earlier| seen.insert(*earlier)));
-        }
-        false
-    }
-
-    /// Whether the client that asks owes an answer about one of the files. A grant would make the
-    /// answer that is on its way void, and so could pass others by for ever.
-    fn owes_answer(&self, at: usize) -> bool {
-        let this = &self.waiting[at];
-        this.wants.iter().any(|want| {
-            let holding = self.files.get(want.ino, this.client);
-            holding.is_some_and(|holding| holding.revoke.is_some())
-        })
-    }
-
-    /// The clients that hold what conflicts, and what each may keep.
-    fn needed(&self, at: usize) -> Vec<(Ino, ClientId, Limit)> {
-        let this = &self.waiting[at];
-        let mut needed = Vec::new();
-        for want in &this.wants {
-            let limit = want.limit();
-            for (client, holding) in self.files.of(want.ino) {
-                // What a client writes beside others it gives up before it gets another mode.
-                let leaves = holding.held.is_writing()
-                    && want.inode.is_some_and(|mode| mode != Mode::Writing)
-                    && obeys(Rule::WritersLeaveFirst);
-                let limit = match client == this.client {
-                    true if leaves => Limit { inode: None, ranges: Vec::new() },
-                    true => continue,
-                    false => limit.clone(),
-                };
-                if holding.held.limited(&limit) != holding.held {
-                    needed.push((want.ino, client, limit));
-                }
-            }
-        }
-        needed
     }
 
     fn revoke(

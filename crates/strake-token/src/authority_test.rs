@@ -249,3 +249,20 @@ fn revokes_are_repeated_each_in_its_time_and_forgotten_with_their_client() {
     authority.check();
     assert_eq!((authority.due(), authority.is_idle(), authority.files()), (None, true, 3));
 }
+
+#[test]
+fn an_answer_about_one_file_is_an_event_for_those_who_wait_for_files_tied_to_it() {
+    const OTHER: Ino = Ino(8);
+    let all = |ino| Want { ino, inode: Some(Mode::Exclusive), open: false, range: None };
+    let mut authority = authority();
+    ask(&mut authority, 1, 1, vec![all(OTHER)], at(0));
+    let asked = ask(&mut authority, 2, 1, vec![all(FILE), all(OTHER)], at(50));
+    assert_eq!(of(&asked), (vec![], vec![1]));
+    assert_eq!(ask(&mut authority, 3, 1, vec![all(FILE)], at(51)), []);
+    let upto = authority.files.get(OTHER, ClientId(1)).expect("held").newest;
+    let answer = Request::GivenUp { ino: OTHER, upto, keeps: Held::default() };
+    let after = authority.receive(ClientId(1), Term(1), answer, at(60)).expect("it is sound");
+    assert_eq!(of(&after), (vec![2], vec![]));
+    assert_eq!(authority.due(), Some(at(70)), "the third waits for the second from now on");
+    assert_eq!(of(&authority.tick(at(70))).1, [2]);
+}

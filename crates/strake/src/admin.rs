@@ -220,7 +220,7 @@ impl Reply {
         }
     }
 
-    /// What the request has come to.
+    /// The value of a request that succeeded.
     ///
     /// # Errors
     /// The error in the reply.

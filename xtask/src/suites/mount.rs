@@ -171,6 +171,7 @@ printf '/- %s --timeout=1\n%s %s --timeout=1\n' $PWD/direct $PWD/auto $PWD/indir
 echo $PWD/mnt -fstype=strake,noatime :$PWD/data > direct
 echo fs -fstype=strake,nodev :$PWD/data > indirect
 setsid automount -f -C -p $PWD/pid $PWD/master > automounter 2>&1 & automounter=$!
+trap 'kill $automounter' EXIT
 until test $(grep -c \" $PWD.* - autofs\" /proc/self/mountinfo) = 2; do sleep 0.1; done
 echo one > mnt/auto; has \"$(options $PWD/mnt)\" noatime; is $(mounts) 1
 strake fs list | grep \" $PWD/mnt \"
@@ -181,7 +182,7 @@ is \"$(cat mnt/auto | tr '\\n' ' ')\" 'one two '; is \"$(tail -n 1 auto/fs/auto)
 has \"$(options $PWD/auto/fs)\" nodev; is $(mounts) 2
 ended
 if strake up --data data --mount mnt 2> why; then exit 1; fi; grep 'an automounter keeps' why
-kill $automounter; wait $automounter; is $(grep -c $PWD/mnt /proc/self/mountinfo) 0",
+kill $automounter; wait $automounter; trap - EXIT; is $(grep -c $PWD/mnt /proc/self/mountinfo) 0",
     ),
     (
         "wrong options and sources",

@@ -325,8 +325,7 @@ impl Lab<'_> {
         self.command(&format!("judge-{name}"), &mut python)?.success().map(drop)
     }
 
-    /// The mounts of all servers answer when node 1 is asked for all. The client has a certificate
-    /// with which it may not serve, so that nobody can ask it, and this is said.
+    /// The mounts of all nodes answer when node 1 is asked for all, the client's too.
     fn all_answer(&self) -> Result<(), String> {
         for words in ["waiters --all --json", "network --all --json", "threads --all --json"] {
             let ended = self.diag_ended(words)?;

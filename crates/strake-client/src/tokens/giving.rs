@@ -38,6 +38,7 @@ impl Tokens {
 
     /// Waits until revokes of a file count that were put off.
     pub(super) fn linger(&self, ino: Ino) {
+        let _wait = self.observe.waiters.enter("a pause in its use", format!("inode {ino}"));
         loop {
             let left = {
                 let state = self.state.lock();
@@ -49,6 +50,7 @@ impl Tokens {
         }
     }
 
+    /// The revokes of a file that were put off count now.
     pub(super) fn end_lingering(&self, ino: Ino) {
         let mut state = self.state.lock();
         let mut effects = Vec::new();

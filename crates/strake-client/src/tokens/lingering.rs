@@ -20,13 +20,13 @@ use strake_token::message::{Reply, Term};
 const LINGER_MAX: Duration = Duration::from_millis(20);
 /// A pause that ends it.
 const PAUSE: Duration = Duration::from_millis(2);
-/// So many operations must have begun since the file was granted.
+/// The fewest operations that must have begun since the file was granted.
 const USES_MIN: u32 = 4;
-/// So many files are put off at once, because each takes a thread that gives up.
+/// The most files that are put off at once, because each takes a thread that gives up.
 const PUT_OFF_MAX: usize = 4;
-/// So long a file is given up at once after it was put off for nothing.
+/// The time for which a file is given up at once after it was put off for nothing.
 const FUTILE: Duration = Duration::from_secs(1);
-/// So many files are watched. Beyond that those that were not used just now are forgotten.
+/// The most files that are watched. Beyond that those that were not used just now are forgotten.
 const WATCHED_MAX: usize = 4096;
 
 /// See the head of this file.
@@ -54,7 +54,7 @@ struct PutOff {
     revokes: Vec<(Term, Reply)>,
 }
 
-/// What becomes of a revoke.
+/// The fate of a revoke.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arrived {
     /// It counts now.

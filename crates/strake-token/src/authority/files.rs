@@ -33,7 +33,7 @@ impl Holding {
     }
 }
 
-/// Who holds something of a file, by client. Mostly that is one.
+/// The clients that hold something of a file, in order. Mostly there is one.
 pub(super) type Holdings = Vec<(ClientId, Holding)>;
 
 /// The place of a client, or where it belongs.

@@ -57,6 +57,7 @@ Examples:
 
 Lines of /etc/fstab:
   /srv/strake  /mnt/strake  strake  noatime,nofail  0  0
+  /srv/strake  /mnt/strake  strake  noauto,x-systemd.automount,x-systemd.idle-timeout=10min  0  0
   demo  /mnt/demo  strake  _netdev,nofail,x-systemd.requires=strake-node@srv-strake.service  0  0"
 )]
 pub(crate) struct MountArgs {
@@ -173,13 +174,13 @@ fn mount_own(dir: &DataDir, target: &Path, words: &MountWords) -> Result<String>
         return mount_again(dir, &status, target, words);
     }
     let mut config = dir.read_config()?;
-    let first = first_place(dir, target)?;
     if config.node.is_some() {
         let detail = format!("this is a mount of a cluster: mount -t strake {} …", config.name);
         return Err(Error::new(ErrorKind::Invalid, detail));
     }
     words.settings.iter().try_for_each(|text| config.settings.set(text))?;
     config.settings.validate()?;
+    let first = first_place(dir, target)?;
     up::start(dir, &config, &first, words)?;
     if first != target {
         return move_mount(dir, target, words);
@@ -297,7 +298,7 @@ fn umount(args: &UmountArgs) -> Result<()> {
     let daemon = daemon_of(&target).filter(|_| is_last && !args.lazy);
     let outcome = match daemon {
         Some((dir, _)) if mountinfo::is_on_automounter(&place)? => {
-            unmount_and_wait(&dir, &target, args.force)
+            unmount_and_wait(&dir, &place, args.force)
         }
         Some((dir, _)) => take_down(&dir, &dir.read_config()?, args.force),
         // Other places are left, or nobody is there who could flush.
@@ -325,12 +326,30 @@ fn umount(args: &UmountArgs) -> Result<()> {
     Ok(())
 }
 
-/// Makes everything durable, takes the last mount away, and waits until its daemon has ended.
-fn unmount_and_wait(dir: &DataDir, target: &Path, force: bool) -> Result<String> {
-    let daemon = daemon_process(dir);
-    admin::call(dir, &Request::Sync, FLUSH_MAX)?;
+/// Makes everything durable, takes the last mount away, and waits until its daemon has ended. From
+/// the moment at which all is durable nobody may write, unless it is forced.
+fn unmount_and_wait(dir: &DataDir, place: &Place, force: bool) -> Result<String> {
+    let (daemon, target) = (daemon_process(dir), &place.path);
+    let remounted = |mode: &str| {
+        let shared = ["sync", "dirsync"].into_iter().filter(|word| place.shares(word));
+        let all = [place.options.as_str()].into_iter().chain(shared).chain([mode]);
+        let words = MountWords::parse(&all.collect::<Vec<_>>().join(","), true)?;
+        remount(target, &words)
+    };
+    let was_writable = !force && !place.has("ro") && !place.shares("ro");
+    if was_writable {
+        remounted("ro")?;
+    }
     let flags = if force { UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
-    rustix::mount::unmount(target, flags).map_err(|error| busy_or(error, target, "is busy"))?;
+    let done = admin::call(dir, &Request::Sync, FLUSH_MAX).and_then(|_| {
+        rustix::mount::unmount(target, flags).map_err(|error| busy_or(error, target, "is busy"))
+    });
+    if let Err(error) = done {
+        return Err(match was_writable.then(|| remounted("rw")) {
+            Some(Err(again)) => error.context(format!("{again}; it stays read-only")),
+            _ => error,
+        });
+    }
     daemon.as_ref().map_or(Ok(()), wait_for_end)?;
     Ok(format!("{} is unmounted", target.display()))
 }

@@ -105,6 +105,7 @@ impl Daemon {
         about: NodeRequest,
     ) -> Vec<T> {
         let dir = self.config().node.and_then(|root| NodeDir::at(&root).ok());
+        let _wait = self.observe.waiters.enter("a listing", "of the node's server process");
         let asked = dir.map(|dir| node::ask_own_soon(&dir, &node::Request::Node(about), WAIT_MAX));
         asked.and_then(Result::ok).unwrap_or_default()
     }

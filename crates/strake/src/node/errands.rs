@@ -1,5 +1,5 @@
-//! What nodes without a server's certificate are asked. Such a node, a client, may not serve, so
-//! nobody calls it. It calls the node that leads instead, and keeps one call waiting there. Another
+//! The way to nodes without a server's certificate. Such a node, a client, may not serve, so nobody
+//! calls it. It calls the node that leads instead, and keeps one call waiting there. Another
 //! node hands its request to the leader, which answers the waiting call with it: an *errand*. The
 //! client does it on a thread of its own, while its next call waits already, and sends the answer.
 //!
@@ -223,10 +223,16 @@ impl Node {
 
 /// Calls the node that leads again and again, until this node ends.
 pub(super) fn run_errands(node: &Weak<Node>) {
+    let mut is_told = false;
     while let Some(node) = node.upgrade() {
-        // Whether the quorum answers is said elsewhere.
-        let is_over = node.call_for_errand().is_err() && node.ends_within(STEP);
-        if is_over || node.ends_within(Duration::ZERO) {
+        let called = node.call_for_errand();
+        if let Err(error) = &called
+            && !is_told
+        {
+            warn!(target: "node", "nobody can ask this node anything: {error}");
+        }
+        is_told = called.is_err();
+        if node.ends_within(if is_told { STEP } else { Duration::ZERO }) {
             return;
         }
     }

@@ -23,7 +23,7 @@ pub(crate) enum Request {
     Node(NodeRequest),
     /// About the cluster.
     Leader(LeaderRequest),
-    /// What a node that may not serve asks the node that leads, for itself.
+    /// Of a node that may not serve, to the node that leads.
     Client(ClientRequest),
 }
 
@@ -48,7 +48,8 @@ pub(crate) enum NodeRequest {
     State,
     /// How the network to other nodes is: a list of rows ([`strake_observe::LinkRow`]).
     Network,
-    /// What waits in the node's server process: a list of [`strake_observe::WaiterSnapshot`].
+    /// List the waits of the node's server process. The answer has
+    /// [`strake_observe::WaiterSnapshot`]s.
     Waiters,
     /// The threads of the node's server process: a list of [`crate::show::ShowThread`].
     Threads,
