@@ -37,6 +37,11 @@ impl Place {
         self.options.split(',').any(|word| word == option)
     }
 
+    /// Whether it is a place that an automounter keeps.
+    pub fn is_automounter(&self) -> bool {
+        self.kind == AUTOMOUNTER
+    }
+
     /// Whether the file system has an option.
     pub fn shares(&self, option: &str) -> bool {
         self.shared_options.split(',').any(|word| word == option)
@@ -66,7 +71,7 @@ pub fn at(path: &Path) -> Result<Option<Place>> {
 /// # Errors
 /// The host's.
 pub fn is_automounted(path: &Path) -> Result<bool> {
-    Ok(nearest(&list()?, path).is_some_and(|place| place.kind == AUTOMOUNTER))
+    Ok(nearest(&list()?, path).is_some_and(Place::is_automounter))
 }
 
 /// Whether a mount was made at a place that an automounter keeps.
@@ -75,7 +80,7 @@ pub fn is_automounted(path: &Path) -> Result<bool> {
 /// The host's.
 pub fn is_on_automounter(place: &Place) -> Result<bool> {
     let mut places = list()?.into_iter();
-    Ok(places.any(|below| below.number == place.parent && below.kind == AUTOMOUNTER))
+    Ok(places.any(|below| below.number == place.parent && below.is_automounter()))
 }
 
 /// The mount at `path` or closest above it. Of several at one place the last one hides the others.

@@ -57,6 +57,16 @@ pub(crate) fn detach(path: &Path) -> Result<()> {
 pub(crate) fn users(path: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let Ok(processes) = std::fs::read_dir("/proc") else { return found };
+    // An automounter has the place open that the mount is on.
+    let places = table().into_iter().filter(Place::is_automounter);
+    let under: Vec<String> = places.map(|place| format!("mnt_id:\t{}\n", place.number)).collect();
+    let is_under = |info: PathBuf| {
+        if under.is_empty() {
+            return false;
+        }
+        let info = std::fs::read_to_string(info).unwrap_or_default();
+        under.iter().any(|line| info.contains(line))
+    };
     for process in processes.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
         else {
@@ -65,7 +75,9 @@ pub(crate) fn users(path: &Path) -> Vec<String> {
         let base = process.path();
         let mut links = vec![base.join("cwd"), base.join("root"), base.join("exe")];
         if let Ok(files) = std::fs::read_dir(base.join("fd")) {
-            links.extend(files.flatten().map(|file| file.path()));
+            let files = files.flatten();
+            let files = files.filter(|it| !is_under(base.join("fdinfo").join(it.file_name())));
+            links.extend(files.map(|file| file.path()));
         }
         let below = |link: &PathBuf| std::fs::read_link(link).is_ok_and(|to| to.starts_with(path));
         if links.iter().any(below) {
