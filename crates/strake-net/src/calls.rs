@@ -180,10 +180,10 @@ impl Calls {
     }
 
     /// Ends all calls, because the connection is gone: every call in flight and every later one
-    /// gets `error`.
-    pub(crate) fn end(&self, error: &Error) {
+    /// gets `error`, or the error of the first who said so, which is returned.
+    pub(crate) fn end(&self, error: &Error) -> Error {
         let mut state = self.state.lock();
-        state.broken.get_or_insert_with(|| error.clone());
+        let error = state.broken.get_or_insert_with(|| error.clone()).clone();
         state.bytes = 0;
         for entry in std::mem::take(&mut state.in_flight).into_values() {
             if let Some(slot) = entry.slot {
@@ -192,6 +192,7 @@ impl Calls {
             }
         }
         self.room.notify_all();
+        error
     }
 
     /// Whether [`Calls::end`] was called.

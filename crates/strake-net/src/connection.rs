@@ -70,10 +70,13 @@ struct Inner {
 }
 
 impl Inner {
-    /// Ends the connection; every call in flight gets `error`.
-    fn end(&self, error: &Error) {
+    /// Ends the connection; every call in flight gets `error`. Returns why it ended, which another
+    /// thread may have said before. The reason comes first: one who cannot send because of the
+    /// shutdown finds it.
+    fn end(&self, error: &Error) -> Error {
+        let reason = self.calls.end(error);
         self.stream.shutdown();
-        self.calls.end(error);
+        reason
     }
 
     /// Takes replies, and the server's requests, until the stream ends.
@@ -352,8 +355,7 @@ impl Connection {
             Err(error) => {
                 // Part of a frame may be out: the stream has no meaning any more.
                 let error = Error::new(ErrorKind::Unreachable, format!("cannot send: {error}"));
-                self.inner.end(&error);
-                Err(CallError::Disconnected(error))
+                Err(CallError::Disconnected(self.inner.end(&error)))
             }
         }
     }

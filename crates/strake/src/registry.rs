@@ -60,6 +60,8 @@ fn node_key(cluster: &str, dir: &NodeDir) -> String {
 
 fn note(directory: &Path, name: &str, root: &Path) {
     use std::os::unix::fs::DirBuilderExt;
+    // Those of killed daemons would gather.
+    forget_in(directory, |root| matches!(root.try_exists(), Ok(false)));
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory);
     let written = made.and_then(|()| match is_own(directory) {
         true => std::fs::write(directory.join(name), root.as_os_str().as_encoded_bytes()),
@@ -84,16 +86,17 @@ pub(crate) fn remove_node(cluster: &str, dir: &NodeDir) {
 /// Forgets everything that lies in the directory `root`.
 pub(crate) fn forget_below(root: &Path) {
     for directory in [directory(), nodes_directory()] {
-        forget_in(&directory, root);
+        forget_in(&directory, |named| named.starts_with(root));
     }
 }
 
-fn forget_in(directory: &Path, root: &Path) {
+/// Forgets those whose directory `is_meant`.
+fn forget_in(directory: &Path, is_meant: impl Fn(&Path) -> bool) {
     use std::os::unix::ffi::OsStringExt;
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     for file in entries.flatten().map(|entry| entry.path()).filter(|_| is_own(directory)) {
         let named = std::fs::read(&file).map(std::ffi::OsString::from_vec);
-        if named.is_ok_and(|path| Path::new(&path).starts_with(root)) {
+        if named.is_ok_and(|path| is_meant(Path::new(&path))) {
             let _ = std::fs::remove_file(file);
         }
     }
@@ -212,11 +215,19 @@ mod tests {
     #[test]
     fn only_what_lies_in_the_directory_is_forgotten() {
         let root = std::env::temp_dir().join(format!("strake-forget-{}", std::process::id()));
-        for (name, path) in [("a", "/l/node1"), ("b", "/l/node1/mount/lab"), ("c", "/l/node11")] {
-            note(&root, name, Path::new(path));
+        let [listed, first, below, other] =
+            ["listed", "node1", "node1/mount/lab", "node11"].map(|it| root.join(it));
+        [&below, &other].into_iter().for_each(|it| std::fs::create_dir_all(it).expect("makes"));
+        for (name, path) in [("a", &first), ("b", &below), ("c", &other)] {
+            note(&listed, name, path);
         }
-        forget_in(&root, Path::new("/l/node1"));
-        assert_eq!(roots(&root), [PathBuf::from("/l/node11")]);
+        assert_eq!(roots(&listed).len(), 3);
+        forget_in(&listed, |named| named.starts_with(&first));
+        assert_eq!(roots(&listed), std::slice::from_ref(&other));
+        // One whose directory is gone is forgotten when the next one is noted.
+        std::fs::remove_dir_all(&other).expect("removes");
+        note(&listed, "d", &first);
+        assert_eq!(roots(&listed), [first]);
         std::fs::remove_dir_all(&root).expect("removes");
     }
 

@@ -1,6 +1,6 @@
 //! The listings: what the native listings ask, in the layouts of the commands.
 
-use super::here::Here;
+use super::here::{Here, Known};
 use super::layout::{Colons, calendar, heading, line, percent, ruled};
 use super::words::designation;
 use super::{
@@ -12,6 +12,7 @@ use crate::commands::disk;
 use crate::commands::fs::utc;
 use crate::data_dir::DataDir;
 use crate::node::{LeaderRequest, NodeState, ReplicaState};
+use crate::output::tell;
 use crate::show::{Show, ShowNsd, availability_name, status_name};
 use strake_observe::WaiterSnapshot;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
@@ -20,12 +21,39 @@ use strake_report::Table;
 
 /// Asks the daemon of a file system that is mounted here.
 fn show(here: &Here, device: &str) -> Result<Show> {
-    let dir = DataDir::at(&here.mounted(device)?.data)?;
+    show_of(here.mounted(device)?)
+}
+
+fn show_of(known: &Known) -> Result<Show> {
+    let dir = DataDir::at(&known.data)?;
     let show: Show = admin::ask(&dir, &Request::Show)?;
     if let Some(late) = show.lateness() {
-        crate::output::tell(&late);
+        tell(&late);
     }
     Ok(show)
+}
+
+/// Asks about each of the file systems. One whose daemon is gone is told, and the others are
+/// listed.
+///
+/// # Errors
+/// The last one's, if none answers.
+fn of_each<'a, T>(
+    known: impl Iterator<Item = &'a Known>,
+    ask: impl Fn(&Known) -> Result<T>,
+) -> Result<Vec<T>> {
+    let (mut answers, mut failed) = (Vec::new(), None);
+    for known in known {
+        match ask(known) {
+            Ok(answer) => answers.push(answer),
+            Err(error) => failed.replace(error).iter().for_each(|it| tell(&it.to_string())),
+        }
+    }
+    match failed {
+        Some(error) if answers.is_empty() => return Err(error),
+        failed => failed.iter().for_each(|it| tell(&it.to_string())),
+    }
+    Ok(answers)
 }
 
 /// `mmlscluster`.
@@ -217,8 +245,11 @@ pub(super) fn nsds(args: &Lsnsd) -> Result<String> {
     if here.node.is_some() {
         all.extend(of_cluster(here.cluster()?));
     }
-    for known in here.mounts.iter().filter(|it| it.node.is_none()) {
-        all.extend(of_show(&show(&here, &known.name)?));
+    let alone = here.mounts.iter().filter(|it| it.node.is_none());
+    match of_each(alone, show_of) {
+        Ok(shows) => all.extend(shows.iter().flat_map(of_show)),
+        Err(error) if all.is_empty() => return Err(error),
+        Err(error) => tell(&error.to_string()),
     }
     if all.is_empty() && here.node.is_none() && here.mounts.is_empty() {
         return Err(refused(
@@ -496,8 +527,7 @@ fn inodes_text(counts: &[String; 4]) -> String {
 /// `mmlsconfig`.
 pub(super) fn settings(args: &Lsconfig) -> Result<String> {
     let here = Here::look();
-    let shows: Vec<Show> =
-        here.mounts.iter().map(|known| show(&here, &known.name)).collect::<Result<_>>()?;
+    let shows: Vec<Show> = of_each(here.mounts.iter(), show_of)?;
     let (name, id) = match (&here.node, shows.first()) {
         (Some(_), _) => (here.cluster()?.name.clone(), here.cluster()?.id.to_string()),
         (None, Some(show)) => (show.name.clone(), show.cluster.clone()),
@@ -594,16 +624,17 @@ pub(super) fn parsable_diag(args: &Diag) -> Result<String> {
     }
     if args.waiters || args.all {
         colons.head("waiters", "threadId:threadAddr:threadName:waitStartTime:waitTime:isMonitored:condVarAddr:condVarName:condVarReason:mutexAddr:mutexName:auxReason:delayTime:delayReason");
-        for known in &here.mounts {
-            let dir = DataDir::at(&known.data)?;
-            let waiters: Vec<WaiterSnapshot> = admin::ask(&dir, &Request::Waiters)?;
-            waiters.iter().for_each(|wait| colons.row("waiters", &waiter(wait)));
+        let waiters = |known: &Known| -> Result<Vec<WaiterSnapshot>> {
+            admin::ask(&DataDir::at(&known.data)?, &Request::Waiters)
+        };
+        for wait in of_each(here.mounts.iter(), waiters)?.iter().flatten() {
+            colons.row("waiters", &waiter(wait));
         }
     }
     if args.config || args.all {
         colons.head("config", "name:value:changed");
-        for known in &here.mounts {
-            for (name, value) in show(&here, &known.name)?.settings {
+        for show in of_each(here.mounts.iter(), show_of)? {
+            for (name, value) in show.settings {
                 let default = crate::settings::TABLE.iter().find(|it| it.name == name);
                 let changed = default.is_none_or(|it| it.default != value);
                 let mark = if changed { "set" } else { "" };

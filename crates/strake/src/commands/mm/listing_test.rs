@@ -282,3 +282,22 @@ fn waits_have_the_fields_of_their_head() {
     assert_eq!(fields[2..6], ["fuse-3", "2000-02-29_12:34:56+0000", "1.5000", "monitored"]);
     assert_eq!(fields[11], "for NSD I/O completion (write, NSD 2)");
 }
+
+#[test]
+fn one_file_system_that_is_down_does_not_hide_the_others() {
+    let known = |name: &str| Known {
+        name: name.to_owned(),
+        mount: "/mnt".into(),
+        data: "/data".into(),
+        node: None,
+    };
+    let all = ["down", "up", "gone"].map(known);
+    let ask = |known: &Known| match known.name == "up" {
+        true => Ok(known.name.clone()),
+        false => Err(refused(format!("{} is not up", known.name))),
+    };
+    assert_eq!(of_each(all.iter(), ask).expect("one answers"), ["up"]);
+    let error = of_each(all[2..].iter(), ask).expect_err("none answers");
+    assert!(error.to_string().contains("gone is not up"), "{error}");
+    assert_eq!(of_each(all[..0].iter(), ask).expect("nothing to ask"), [""; 0]);
+}
