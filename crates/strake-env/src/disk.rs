@@ -78,6 +78,15 @@ pub trait Disk: Send + Sync {
         self.write_at(offset + first.len() as u64, second)
     }
 
+    /// Writes each of `parts` at its offset, several at a time if the disk can. No two of them
+    /// overlap. After an error each may be written, in part, or not; none is under way any more.
+    ///
+    /// # Errors
+    /// As [`Disk::write_at`].
+    fn write_many_at(&self, parts: &[(u64, &[u8])]) -> io::Result<()> {
+        parts.iter().try_for_each(|(offset, bytes)| self.write_at(*offset, bytes))
+    }
+
     /// Does [`Disk::write_at`] and then [`Disk::sync`]. One call saves a change of threads.
     ///
     /// # Errors

@@ -248,6 +248,11 @@ impl Disk for MeasuredDisk {
         self.timed(DiskWork::Write, length, || self.disk.write_both_at(offset, first, second))
     }
 
+    fn write_many_at(&self, parts: &[(u64, &[u8])]) -> io::Result<()> {
+        let length = parts.iter().map(|(_, bytes)| bytes.len()).sum();
+        self.timed(DiskWork::Write, length, || self.disk.write_many_at(parts))
+    }
+
     fn write_and_sync(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.timed(DiskWork::Sync, bytes.len(), || self.disk.write_and_sync(offset, bytes))
     }

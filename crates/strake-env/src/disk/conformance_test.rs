@@ -75,9 +75,15 @@ fn behaves_like_memory(disk: &dyn Disk, seed: u64) {
                 let fill = rng.next_u64() as u8;
                 buffer.fill(fill);
                 let (first, second) = buffer.split_at(rng.index(count as usize + 1) * 4096);
-                match rng.below(3) {
+                match rng.below(4) {
                     0 => disk.write_at(page * 4096, &buffer),
                     1 => disk.write_and_sync(page * 4096, &buffer),
+                    2 => {
+                        let pages = buffer.chunks_exact(4096).enumerate();
+                        let parts: Vec<(u64, &[u8])> =
+                            pages.map(|(at, bytes)| ((page + at as u64) * 4096, bytes)).collect();
+                        disk.write_many_at(&parts)
+                    }
                     _ => disk.write_both_at(page * 4096, first, second),
                 }
                 .unwrap();
@@ -115,6 +121,9 @@ fn conforms(disk: Arc<dyn Disk>) {
     let beyond = disk.write_at(LENGTH - 4096, &buffer).unwrap_err();
     assert_eq!(beyond.kind(), ErrorKind::UnexpectedEof);
     let beyond = disk.write_at(u64::MAX - 4095, &buffer).unwrap_err();
+    assert_eq!(beyond.kind(), ErrorKind::UnexpectedEof);
+    let parts: [(u64, &[u8]); 2] = [(0, &buffer), (LENGTH - 4096, &buffer)];
+    let beyond = disk.write_many_at(&parts).unwrap_err();
     assert_eq!(beyond.kind(), ErrorKind::UnexpectedEof);
     let beyond = disk.write_both_at(LENGTH - 4096, &buffer[..4096], &buffer[4096..]).unwrap_err();
     assert_eq!(beyond.kind(), ErrorKind::UnexpectedEof);

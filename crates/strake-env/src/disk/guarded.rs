@@ -30,6 +30,8 @@ use std::time::Duration;
 const THREADS_MAX: usize = 32;
 /// At most this many threads stay when there is nothing to do.
 const IDLE_THREADS_MAX: usize = 8;
+/// A caller with many writes has at most this many of them under way.
+const TOGETHER_MAX: usize = 8;
 /// A waiting caller looks this often whether the disk died of somebody else's I/O.
 const LOOK: Duration = Duration::from_millis(250);
 /// At most this much memory is kept for the next I/Os.
@@ -118,12 +120,28 @@ impl GuardedDisk {
         fill: impl FnOnce(&mut [u8]),
         take: impl FnOnce(&[u8]),
     ) -> io::Result<()> {
+        let job = self.begin(operation, length, fill)?;
+        self.end(&job, take)
+    }
+
+    /// Hands one I/O to the threads of the disk.
+    fn begin(
+        &self,
+        operation: Operation,
+        length: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> io::Result<Arc<Job>> {
         self.inner.check()?;
         let mut buffer = self.inner.buffer(length);
         fill(&mut buffer[..length]);
         let state = Mutex::new(JobState { buffer: Some(buffer), result: None });
         let job = Arc::new(Job { operation, length, state, ended: Condvar::new() });
         Inner::submit(&self.inner, Arc::clone(&job))?;
+        Ok(job)
+    }
+
+    /// Waits for an I/O.
+    fn end(&self, job: &Job, take: impl FnOnce(&[u8])) -> io::Result<()> {
         let mut waited = Duration::ZERO;
         let mut state = job.state.lock();
         while state.result.is_none() {
@@ -142,7 +160,7 @@ impl GuardedDisk {
         let result = state.result.take().expect("invariant: looked at above");
         if let Some(buffer) = state.buffer.take() {
             if result.is_ok() {
-                take(&buffer[..length]);
+                take(&buffer[..job.length]);
             }
             self.inner.keep(buffer);
         }
@@ -331,6 +349,34 @@ impl Disk for GuardedDisk {
             return self.run(Operation::WriteRaw { offset, parts }, 0, |_| {}, |_| {});
         }
         self.write(offset, [first, second], false)
+    }
+
+    fn write_many_at(&self, parts: &[(u64, &[u8])]) -> io::Result<()> {
+        if self.is_direct() {
+            self.inner.check()?;
+            return self.inner.disk.write_many_at(parts);
+        }
+        let (mut under_way, mut outcome) = (VecDeque::<Arc<Job>>::new(), Ok(()));
+        for (offset, bytes) in parts {
+            if under_way.len() == TOGETHER_MAX
+                && let Some(first) = under_way.pop_front()
+            {
+                outcome = outcome.and(self.end(&first, |_| {}));
+            }
+            if outcome.is_err() {
+                break;
+            }
+            let operation = Operation::Write { offset: *offset, sync: false };
+            match self.begin(operation, bytes.len(), |buffer| buffer.copy_from_slice(bytes)) {
+                Ok(job) => under_way.push_back(job),
+                Err(error) => outcome = Err(error),
+            }
+        }
+        // Also after an error: a write that is late would undo what the caller writes next.
+        for job in under_way {
+            outcome = outcome.and(self.end(&job, |_| {}));
+        }
+        outcome
     }
 
     fn write_and_sync(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {

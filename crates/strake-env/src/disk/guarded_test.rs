@@ -118,6 +118,40 @@ fn a_disk_that_hangs_is_dead_after_the_limit_for_everybody_and_for_good() {
 }
 
 #[test]
+fn many_writes_have_ended_when_one_of_them_has_failed() {
+    let disk = GuardedDisk::new(SimDisk::new(LENGTH), Duration::from_secs(60));
+    for round in 0..50u8 {
+        let pages: Vec<(u64, AlignedBuffer)> = (0..20).map(|at| (at * 4096, page(round))).collect();
+        let mut parts: Vec<(u64, &[u8])> = pages.iter().map(|(at, it)| (*at, &**it)).collect();
+        disk.write_many_at(&parts).expect("all are there");
+        let mut read = AlignedBuffer::zeroed(20 * 4096);
+        disk.read_at(0, &mut read).expect("reads");
+        assert!(read.iter().all(|byte| *byte == round));
+        parts[usize::from(round % 20)].0 = LENGTH;
+        assert!(disk.write_many_at(&parts).is_err(), "one is beyond the end");
+        // None of them comes later.
+        let after = AlignedBuffer::from_slice(&[round ^ 0xff; 20 * 4096]);
+        disk.write_at(0, &after).expect("writes");
+        disk.read_at(0, &mut read).expect("reads");
+        assert!(*read == *after, "round {round}");
+    }
+    disk.write_many_at(&[]).expect("nothing to do");
+}
+
+#[test]
+fn many_writes_to_a_disk_that_hangs_end_with_the_limit() {
+    let below = Hanging::new();
+    let disk = GuardedDisk::new(Arc::clone(&below) as Arc<dyn Disk>, Duration::from_millis(50));
+    below.hang(true);
+    let pages: Vec<AlignedBuffer> = (0..20).map(page).collect();
+    let parts: Vec<(u64, &[u8])> = (0..).step_by(4096).zip(pages.iter().map(|it| &**it)).collect();
+    let error = disk.write_many_at(&parts).expect_err("hangs");
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    below.hang(false);
+    assert!(disk.write_many_at(&parts).is_err(), "it is dead");
+}
+
+#[test]
 fn a_retired_disk_refuses_at_once_and_says_why() {
     for limit in [Duration::ZERO, Duration::from_secs(60)] {
         let disk = GuardedDisk::new(SimDisk::new(LENGTH), limit);

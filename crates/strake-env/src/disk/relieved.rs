@@ -108,6 +108,10 @@ impl Disk for RelievedDisk {
         self.with_room(|| self.disk.write_both_at(offset, first, second))
     }
 
+    fn write_many_at(&self, parts: &[(u64, &[u8])]) -> io::Result<()> {
+        self.with_room(|| self.disk.write_many_at(parts))
+    }
+
     fn write_and_sync(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.with_room(|| self.disk.write_and_sync(offset, bytes))
     }

@@ -16,7 +16,7 @@
 //! entry: redb's header carries its own checksums and lies within one sector.
 //!
 //! **Write-back.** redb writes page by page in no order. Units collect here. They go to the disk in
-//! ascending runs when redb syncs or when [`DIRTY_UNITS_MAX`] is reached.
+//! ascending runs, several at a time, when redb syncs or when [`DIRTY_UNITS_MAX`] is reached.
 //!
 //! The scrub reads units past all caches; see `pages/verify.rs`.
 
@@ -265,11 +265,12 @@ impl Pages {
     /// Writes all dirty units and tables. The caller holds `writing`.
     fn write_back(&self) -> io::Result<()> {
         // Units stay readable in `dirty` until they are on the disk.
-        let units: Vec<u64> = self.state.read().dirty.keys().copied().collect();
-        let mut rest = &units[..];
-        while let Some(&first) = rest.first() {
-            let (offset, buffer, run) = {
-                let state = self.state.read();
+        let mut parts = Vec::new();
+        {
+            let state = self.state.read();
+            let units: Vec<u64> = state.dirty.keys().copied().collect();
+            let mut rest = &units[..];
+            while let Some(&first) = rest.first() {
                 let (offset, together) = self.place(&state.space, first);
                 let limit = (together as usize).min(RUN_UNITS_MAX);
                 let run = (first..).zip(rest).take(limit).take_while(|(a, b)| a == *b).count();
@@ -277,24 +278,16 @@ impl Pages {
                 for (unit, bytes) in rest[..run].iter().zip(buffer.chunks_exact_mut(4096)) {
                     bytes.copy_from_slice(&state.dirty[unit]);
                 }
-                (offset, buffer, run)
-            };
-            self.disk().write_at(offset, &buffer)?;
-            rest = &rest[run..];
+                parts.push((offset, buffer));
+                rest = &rest[run..];
+            }
+            for (&index, table) in state.tables.iter().filter(|(_, table)| table.dirty) {
+                let offset = self.table_offset(&state.space, index);
+                parts.push((offset, AlignedBuffer::from_slice(&table.entries)));
+            }
         }
-        let tables: Vec<(u64, AlignedBuffer)> = {
-            let state = self.state.read();
-            let dirty = state.tables.iter().filter(|(_, table)| table.dirty);
-            dirty
-                .map(|(&index, table)| {
-                    let offset = self.table_offset(&state.space, index);
-                    (offset, AlignedBuffer::from_slice(&table.entries))
-                })
-                .collect()
-        };
-        for (offset, table) in &tables {
-            self.disk().write_at(*offset, table)?;
-        }
+        let parts: Vec<(u64, &[u8])> = parts.iter().map(|(at, bytes)| (*at, &**bytes)).collect();
+        self.disk().write_many_at(&parts)?;
         let mut state = self.state.write();
         state.dirty.clear();
         state.tables.values_mut().for_each(|table| table.dirty = false);
