@@ -58,10 +58,17 @@ impl Discards {
         }
     }
 
-    /// Takes out the first units, at most `count_max`. `limit` is called with the first of them. No
-    /// unit at or behind the limit it returns is taken.
-    pub fn take(&mut self, count_max: u32, limit: impl Fn(u64) -> u64) -> Option<Extent> {
-        let (&start, &end) = self.ranges.first_key_value()?;
+    /// Takes out the first units that lie in a row of at least `row_min`, at most `count_max`.
+    /// `limit` is called with the first of them. No unit at or behind the limit it returns is
+    /// taken.
+    pub fn take(
+        &mut self,
+        row_min: u32,
+        count_max: u32,
+        limit: impl Fn(u64) -> u64,
+    ) -> Option<Extent> {
+        let is_wanted = |(start, end): &(&u64, &u64)| **end - **start >= u64::from(row_min);
+        let (&start, &end) = self.ranges.iter().find(is_wanted)?;
         let end = end.min(limit(start));
         let count = u32::try_from(end - start).unwrap_or(u32::MAX).min(count_max);
         let extent = Extent { start, count };
@@ -118,8 +125,15 @@ mod tests {
                     }
                     _ => {
                         // Chunks of 64 units.
-                        let taken = discards.take(10, |start| (start / 64 + 1) * 64);
-                        assert_eq!(taken.map(|extent| extent.start), model.first().copied());
+                        let row_min = 1 + rng.below(2) as u32 * rng.below(40) as u32;
+                        let taken = discards.take(row_min, 10, |start| (start / 64 + 1) * 64);
+                        let is_in_row = |unit: &&u64| {
+                            let before = (0..**unit).rev().take_while(|it| model.contains(it));
+                            let after = (**unit..).take_while(|it| model.contains(it));
+                            before.count() + after.count() >= row_min as usize
+                        };
+                        let first = model.iter().find(is_in_row).copied();
+                        assert_eq!(taken.map(|extent| extent.start), first);
                         let Some(taken) = taken else { continue };
                         assert!(taken.count > 0 && taken.count <= 10);
                         assert_eq!(taken.start / 64, (taken.end() - 1) / 64);

@@ -182,6 +182,44 @@ fn a_commit_gives_back_what_is_little_and_leaves_much_to_the_worker() {
 }
 
 #[test]
+fn a_commit_leaves_small_pieces_to_the_worker() {
+    let (disk, store) = store_with(false, |options| BlockStoreOptions {
+        discard_delay: NEVER,
+        discard_at_once_bytes_max: u64::MAX,
+        ..options
+    });
+    let small = AlignedBuffer::from_slice(&[7; 2 * UNIT_BYTES]);
+    // The strips of the other object lie between.
+    for at in 0..8 {
+        write(&store, key(1, at), version(1), &small).expect("there is room");
+        write(&store, key(2, at), version(1), &small).expect("there is room");
+    }
+    commit(&store);
+    delete(&store, 1, 2);
+    commit(&store);
+    assert_eq!(disk.state.lock().1, 0, "the host would be told of each");
+    assert!(store.discard_all(), "where the host needs it, it gets all");
+    assert!(disk.state.lock().1 > 0);
+    check(&store);
+}
+
+#[test]
+fn the_worker_gives_small_pieces_back() {
+    let (disk, store) = store_with(true, |options| BlockStoreOptions {
+        discard_delay: Duration::ZERO,
+        discard_at_once_bytes_max: u64::MAX,
+        ..options
+    });
+    let small = AlignedBuffer::from_slice(&[7; 2 * UNIT_BYTES]);
+    write(&store, key(1, 0), version(1), &small).expect("there is room");
+    commit(&store);
+    delete(&store, 1, 2);
+    commit(&store);
+    disk.wait_for_discard();
+    disk.set(false);
+}
+
+#[test]
 fn what_is_used_again_is_not_discarded() {
     let (disk, store) = store(NEVER, false);
     let fit = fill(&store, 1, 1);

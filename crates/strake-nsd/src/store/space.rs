@@ -17,6 +17,9 @@ use strake_store::{ChunkSource, Lsn};
 /// The host is told of at most this many units at once: 16 MiB. Other users wait for the host's
 /// locks for at most as long as that takes.
 const DISCARD_UNITS_MAX: u32 = 4096;
+/// A commit tells the host only of rows of at least this many units: 256 KiB. To tell it of a small
+/// one costs as much. What was patched frees many small ones, which are used again soon.
+const AT_ONCE_UNITS_MIN: u32 = 64;
 /// The pause between two discards while others use the disk. It is this many times as long as the
 /// last discard took, and at least [`PAUSE_MIN`]. Hosts do part of the work after they have
 /// answered.
@@ -169,11 +172,12 @@ impl Space {
         self.in_flight.fetch_sub(units, SeqCst);
     }
 
-    /// Withholds the units that the host is told of next. [`Space::end_discard`] gives them back.
-    fn begin_discard(&self) -> Option<Extent> {
+    /// Withholds the units that the host is told of next: some that lie in a row of at least
+    /// `row_min`. [`Space::end_discard`] gives them back.
+    fn begin_discard(&self, row_min: u32) -> Option<Extent> {
         let mut allocator = self.allocator.lock();
         let chunk_end = |unit| allocator.chunk_end(unit);
-        let extent = self.stale.lock().take(DISCARD_UNITS_MAX, chunk_end)?;
+        let extent = self.stale.lock().take(row_min, DISCARD_UNITS_MAX, chunk_end)?;
         allocator.withhold(extent);
         Some(extent)
     }
@@ -234,7 +238,7 @@ impl ChunkSource for Space {
 
 impl SpaceGiver for BlockStore {
     fn give_space(&self) -> bool {
-        self.discard_listed() | self.space.wait_for_discard(GIVE_BACK_MAX)
+        self.discard_listed(1) | self.space.wait_for_discard(GIVE_BACK_MAX)
     }
 }
 
@@ -251,17 +255,20 @@ impl BlockStore {
         self.space.free(&released, || self.reclaim.given_back(&released));
         if self.space.stale_bytes() <= self.options.discard_at_once_bytes_max {
             // A full host needs the space back before the next write, and this is soon done.
-            self.discard_listed();
-        } else if let Some(discarder) = &*self.discarder.lock() {
+            self.discard_listed(AT_ONCE_UNITS_MIN);
+        }
+        if self.space.stale_bytes() > 0
+            && let Some(discarder) = &*self.discarder.lock()
+        {
             discarder.wake();
         }
     }
 
-    /// Tells the host of all free space that no other thread is telling it of. Returns true if
-    /// there was any.
-    fn discard_listed(&self) -> bool {
+    /// Tells the host of all free space that no other thread is telling it of, as far as it lies in
+    /// rows of at least `row_min` units. Returns true if there was any.
+    fn discard_listed(&self, row_min: u32) -> bool {
         let mut any = false;
-        while let Some(extent) = self.space.begin_discard() {
+        while let Some(extent) = self.space.begin_discard(row_min) {
             let name = format!("NSD {}", self.nsd);
             let _waiting = self.observe.waiters.enter("NSD discard", name);
             self.disk.discard(extent.offset(), extent.bytes());
@@ -281,7 +288,7 @@ impl BlockStore {
         if self.space.waiting.load(SeqCst) > 0 {
             return Some(PAUSE_MIN);
         }
-        let extent = self.space.begin_discard()?;
+        let extent = self.space.begin_discard(1)?;
         let begin = self.clock.monotonic();
         self.disk.discard(extent.offset(), extent.bytes());
         let took = self.clock.monotonic().saturating_sub(begin);
@@ -302,7 +309,7 @@ impl BlockStore {
     /// give.
     pub(super) fn discard_all(&self) -> bool {
         // Space that another thread is just giving counts as well.
-        self.discard_listed() | self.wait_for_discard()
+        self.discard_listed(1) | self.wait_for_discard()
     }
 
     /// Waits for units that are free but withheld for the host. Returns false if there are none.
