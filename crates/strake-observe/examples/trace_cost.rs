@@ -7,12 +7,13 @@ use std::time::Duration;
 use strake_env::cause::Cause;
 use strake_env::{Clock, RealClock, thread};
 use strake_observe::Observe;
-use strake_observe::trace::TRACE_EVENTS_DEFAULT;
+use strake_observe::trace::{TRACE_EVENT_BYTES, TRACE_EVENTS_DEFAULT};
 
 const ROUNDS: usize = 41;
 const OPERATIONS: u32 = 200_000;
 
 fn main() {
+    println!("an event takes {TRACE_EVENT_BYTES} bytes");
     let observe = Observe::new(RealClock::shared(), 4096);
     for threads in [1, 2] {
         let (mut off, mut on) = (Vec::new(), Vec::new());

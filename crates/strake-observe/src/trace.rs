@@ -3,30 +3,38 @@
 //!
 //! While no trace runs, an event costs one relaxed load. While one runs, it costs a slot of a ring.
 //! The clock is read only where it is read anyway, except for calls and spans that nobody else
-//! times ([`Trace::begin`]).
+//! times ([`Trace::begin`]). Threads of one [`Lane`] take places in the ring by the dozen, so that
+//! two processors seldom write the same memory.
 //!
 //! A trace also remembers the names of the processes that made requests, and the names of files
 //! that were looked up, so that reports can show them.
 
+mod packed;
+
 use crate::ring::Ring;
+use packed::{Names as Table, Packed};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::Arc;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use strake_env::cause::{self, Cause, CauseGuard};
-use strake_env::sync::{Mutex, RwLock};
+use strake_env::sync::Mutex;
 use strake_env::{Clock, process, thread};
 use strake_proto::{Ino, NsdId, Timestamp};
 
 /// The fewest events that a trace keeps.
 pub const TRACE_EVENTS_MIN: usize = 1024;
-/// The most events that a trace keeps. They take half a GiB.
+/// The most events that a trace keeps. They take a quarter of a GiB.
 pub const TRACE_EVENTS_MAX: usize = 4 << 20;
-/// The usual number of events. They take 32 MiB.
+/// The usual number of events. They take 16 MiB.
 pub const TRACE_EVENTS_DEFAULT: usize = 256 << 10;
+
+/// What an event takes in memory.
+pub const TRACE_EVENT_BYTES: usize = Ring::<Packed>::SLOT_BYTES;
 
 /// So many processes are remembered by name.
 const PROCESSES_MAX: usize = 4096;
@@ -97,10 +105,13 @@ impl ThreadLabel {
     fn of_this_thread() -> ThreadLabel {
         static LAST: AtomicU32 = AtomicU32::new(0);
         thread_local! {
-            static LABEL: ThreadLabel = ThreadLabel::new(
-                LAST.fetch_add(1, Relaxed) + 1,
-                thread::current().name().unwrap_or("unnamed"),
-            );
+            static LABEL: ThreadLabel = {
+                let number = LAST.fetch_add(1, Relaxed) + 1;
+                let label =
+                    ThreadLabel::new(number, thread::current().name().unwrap_or("unnamed"));
+                packed::note_thread(label);
+                label
+            };
         }
         LABEL.with(|label| *label)
     }
@@ -120,11 +131,52 @@ impl fmt::Debug for ThreadLabel {
 
 /// One trace, from its start on.
 struct Run {
-    ring: Ring<Event>,
+    ring: Ring<Packed>,
     begun: Duration,
     since: Timestamp,
     /// When it was stopped.
-    ended: Option<Duration>,
+    ended: OnceLock<Duration>,
+    /// Places that were taken and will not be used.
+    skipped: AtomicU64,
+}
+
+/// Threads take their events to so many lanes.
+const LANES: usize = 16;
+/// So many places of the ring are taken at once.
+const PLACES: u64 = 16;
+
+/// The places in the ring of the trace that the next events of some threads take.
+#[derive(Default)]
+struct Places {
+    /// The trace that runs.
+    run: Option<Arc<Run>>,
+    tickets: Range<u64>,
+}
+
+/// A lane has lines of the processor's cache to itself.
+#[derive(Default)]
+#[repr(align(128))]
+struct Lane(Mutex<Places>);
+
+impl Places {
+    fn push(&mut self, begun: Duration, event: impl FnOnce(Duration) -> Event) {
+        let Some(run) = &self.run else { return };
+        // What began before the trace would look as if it had begun with it.
+        let Some(start) = begun.checked_sub(run.begun) else { return };
+        let half = run.ring.capacity() as u64 / 2;
+        let is_old = || run.ring.taken() - self.tickets.start >= half;
+        if self.tickets.is_empty() || is_old() {
+            run.skipped.fetch_add(unused(&self.tickets), Relaxed);
+            let first = run.ring.take(PLACES);
+            self.tickets = first..first + PLACES;
+        }
+        run.ring.put(self.tickets.start, Packed::new(&event(start)));
+        self.tickets.start += 1;
+    }
+}
+
+fn unused(tickets: &Range<u64>) -> u64 {
+    tickets.end - tickets.start
 }
 
 /// A process that made a request.
@@ -144,10 +196,28 @@ struct Names {
     files: HashMap<u64, (u64, Box<[u8]>)>,
 }
 
+/// A process for which a thread has worked.
+#[derive(Clone, Copy)]
+struct Served {
+    process: u32,
+    /// The number of the trace.
+    trace: u64,
+    /// So many requests were answered without a look at the name before the last look.
+    passed: u32,
+    /// So many more will be.
+    left: u32,
+}
+
+/// A thread remembers so many processes.
+const SERVED: usize = 8;
+/// The name of a process is looked at after this many requests at the latest. To look costs a
+/// reading of the clock and a lock.
+const PASSED_MAX: u32 = 64;
+
 thread_local! {
-    /// The process for which this thread has worked last, the number of the trace, and until when
-    /// the name need not be read again.
-    static LAST_PROCESS: Cell<(u32, u64, Duration)> = const { Cell::new((0, 0, Duration::ZERO)) };
+    static LAST_PROCESSES: [Cell<Served>; SERVED] = const {
+        [const { Cell::new(Served { process: 0, trace: 0, passed: 0, left: 0 }) }; SERVED]
+    };
 }
 
 /// See the file's head.
@@ -156,8 +226,9 @@ pub struct Trace {
     on: AtomicBool,
     /// No two traces of a process have the same number.
     number: AtomicU64,
-    /// Written only when a trace is started or stopped.
-    run: RwLock<Option<Run>>,
+    lanes: [Lane; LANES],
+    /// The last trace, until the next one is started.
+    run: Mutex<Option<Arc<Run>>>,
     names: Mutex<Names>,
 }
 
@@ -165,7 +236,8 @@ impl Trace {
     /// A trace that does not run.
     pub fn new(clock: Arc<dyn Clock>) -> Trace {
         let (on, number) = (AtomicBool::new(false), AtomicU64::new(0));
-        Trace { clock, on, number, run: RwLock::new(None), names: Mutex::default() }
+        let (lanes, run, names) = (Default::default(), Mutex::default(), Mutex::default());
+        Trace { clock, on, number, lanes, run, names }
     }
 
     /// Whether a trace runs.
@@ -177,24 +249,46 @@ impl Trace {
     /// Starts a trace that keeps the last `events` events, clamped to 1024..=4,194,304. What an
     /// earlier one has recorded is dropped.
     pub fn start(&self, events: usize) {
-        let ring = Ring::new(events.clamp(TRACE_EVENTS_MIN, TRACE_EVENTS_MAX));
+        let capacity = events.clamp(TRACE_EVENTS_MIN, TRACE_EVENTS_MAX);
         static LAST: AtomicU64 = AtomicU64::new(0);
-        let mut run = self.run.write();
+        let mut run = self.run.lock();
+        self.change_lanes(None);
+        // Memory that is given back and taken anew costs the kernel time for seconds.
+        let before = run.take().and_then(Arc::into_inner).map(|run| run.ring);
+        let ring = match before.filter(|ring| ring.capacity() == capacity) {
+            Some(ring) => ring.emptied(),
+            None => Ring::new(capacity),
+        };
         *self.names.lock() = Names::default();
         self.number.store(LAST.fetch_add(1, Relaxed) + 1, Relaxed);
         let (begun, since) = (self.clock.monotonic(), self.clock.wall());
-        *run = Some(Run { ring, begun, since, ended: None });
+        let (ended, skipped) = (OnceLock::new(), AtomicU64::new(0));
+        let new = Arc::new(Run { ring, begun, since, ended, skipped });
+        self.change_lanes(Some(&new));
+        *run = Some(new);
         self.on.store(true, Relaxed);
     }
 
     /// Stops the trace. What it has recorded can still be read. Returns whether it ran.
     pub fn stop(&self) -> bool {
-        let mut run = self.run.write();
+        let run = self.run.lock();
         let ran = self.on.swap(false, Relaxed);
-        if let Some(run) = run.as_mut().filter(|_| ran) {
-            run.ended = Some(self.clock.monotonic());
+        if let Some(run) = run.as_ref().filter(|_| ran) {
+            self.change_lanes(None);
+            let _ = run.ended.set(self.clock.monotonic());
         }
         ran
+    }
+
+    /// From now on events go to `run`, or nowhere.
+    fn change_lanes(&self, run: Option<&Arc<Run>>) {
+        for lane in &self.lanes {
+            let mut places = lane.0.lock();
+            if let Some(before) = &places.run {
+                before.skipped.fetch_add(unused(&places.tickets), Relaxed);
+            }
+            *places = Places { run: run.cloned(), tickets: 0..0 };
+        }
     }
 
     /// The calling thread answers a request of `cause` until the guard is dropped. `None` while no
@@ -236,41 +330,44 @@ impl Trace {
     }
 
     fn record(&self, it: &Occurrence) {
-        let run = self.run.read();
-        let Some(run) = run.as_ref().filter(|run| run.ended.is_none()) else { return };
-        // What began before the trace would look as if it had begun with it.
-        let Some(start) = it.begun.checked_sub(run.begun) else { return };
-        run.ring.push(Event {
+        let thread = ThreadLabel::of_this_thread();
+        let lane = &self.lanes[thread.number as usize % LANES];
+        lane.0.lock().push(it.begun, |start| Event {
             operation: it.operation,
             start_ns: nanos(start),
             took_ns: nanos(it.took),
             bytes: it.bytes,
             cause: cause::current(),
-            thread: ThreadLabel::of_this_thread(),
+            thread,
             nsd: it.nsd,
             failed: it.failed,
         });
     }
 
     fn note_process(&self, process: u32) {
-        let (now, trace) = (self.clock.monotonic(), self.number.load(Relaxed));
-        let (last, of, until) = LAST_PROCESS.get();
-        if (last, of) == (process, trace) && now < until {
-            return;
-        }
-        let again = self.look_up(process, now);
-        LAST_PROCESS.set((process, trace, again));
+        let trace = self.number.load(Relaxed);
+        LAST_PROCESSES.with(|last| {
+            let cell = &last[process as usize % SERVED];
+            let served = cell.get();
+            let is_known = (served.process, served.trace) == (process, trace);
+            if is_known && served.left > 0 {
+                return cell.set(Served { left: served.left - 1, ..served });
+            }
+            self.look_up(process, self.clock.monotonic());
+            // A process makes few requests before it becomes another program.
+            let passed = if is_known { (2 * served.passed + 1).min(PASSED_MAX) } else { 0 };
+            cell.set(Served { process, trace, passed, left: passed });
+        });
     }
 
-    /// Reads the name of a process, if it is not known or due again. Returns until when it is
-    /// known.
-    fn look_up(&self, process: u32, now: Duration) -> Duration {
+    /// Reads the name of a process, if it is not known or due again.
+    fn look_up(&self, process: u32, now: Duration) {
         let first = {
             let names = self.names.lock();
             match names.processes.get(&process) {
-                Some(known) if now < known.again => return known.again,
+                Some(known) if now < known.again => return,
                 Some(known) => known.first,
-                None if names.processes.len() >= PROCESSES_MAX => return now + NAME_AGE_MIN,
+                None if names.processes.len() >= PROCESSES_MAX => return,
                 None => now,
             }
         };
@@ -283,12 +380,12 @@ impl Trace {
         if let Some(name) = name {
             known.name = name;
         }
-        again
     }
 
-    /// Notes the name of a file. It does nothing while no trace runs.
+    /// Notes the name of a file. It does nothing while no trace runs. Listings also bring `.` and
+    /// `..`, which are no names: with them a directory would lie within itself.
     pub fn note_file(&self, ino: Ino, parent: Ino, name: &[u8]) {
-        if !self.is_on() {
+        if !self.is_on() || matches!(name, b"." | b"..") {
             return;
         }
         let mut names = self.names.lock();
@@ -304,20 +401,33 @@ impl Trace {
     /// What the last trace has recorded, oldest first, and how far it is. `None` if there was
     /// none since the start.
     pub fn snapshot(&self) -> Option<(TraceStatus, Vec<(u64, Event)>)> {
-        let run = self.run.read();
-        let run = run.as_ref()?;
-        let events = run.ring.snapshot();
-        let end = run.ended.unwrap_or_else(|| self.clock.monotonic());
-        let recorded = run.ring.recorded();
+        let run = self.run.lock().clone()?;
+        let (packed, names) = (run.ring.snapshot(), Table::now());
+        let mut events: Vec<(u64, Event)> =
+            packed.iter().map(|(ticket, it)| (*ticket, it.event(&names))).collect();
+        events.sort_by_key(|(_, event)| event.start_ns.saturating_add(event.took_ns));
+        let ended = run.ended.get().copied();
+        let end = ended.unwrap_or_else(|| self.clock.monotonic());
         let status = TraceStatus {
-            on: run.ended.is_none(),
+            on: ended.is_none(),
             since: run.since,
             elapsed_ns: nanos(end.saturating_sub(run.begun)),
             capacity: run.ring.capacity() as u64,
             kept: events.len() as u64,
-            overwritten: recorded.saturating_sub(run.ring.capacity() as u64),
+            overwritten: self.recorded(&run).saturating_sub(events.len() as u64),
         };
         Some((status, events))
+    }
+
+    /// How many events a trace has recorded.
+    fn recorded(&self, run: &Arc<Run>) -> u64 {
+        let of_run = |places: &Places| places.run.as_ref().is_some_and(|it| Arc::ptr_eq(it, run));
+        let unused_in = |lane: &Lane| {
+            let places = lane.0.lock();
+            if of_run(&places) { unused(&places.tickets) } else { 0 }
+        };
+        let unused: u64 = self.lanes.iter().map(unused_in).sum();
+        run.ring.taken().saturating_sub(unused).saturating_sub(run.skipped.load(Relaxed))
     }
 
     /// The names of what the events name by number. `nsds` has those of the NSDs.

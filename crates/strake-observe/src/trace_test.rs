@@ -66,8 +66,10 @@ fn a_new_trace_forgets_the_last_one_and_a_full_one_its_oldest_events() {
     happen(&clock, &trace, "oldest", 1);
     (0..TRACE_EVENTS_MIN).for_each(|_| happen(&clock, &trace, "later", 1));
     let (status, events) = trace.snapshot().expect("it runs");
-    assert_eq!((status.on, status.overwritten), (true, 1));
-    assert_eq!((status.kept, status.capacity), (1024, 1024));
+    assert_eq!((status.on, status.capacity), (true, 1024));
+    // Places that this thread has taken and not used yet are the oldest.
+    assert!((1024 - PLACES..=1024).contains(&status.kept), "{status:?}");
+    assert_eq!(status.kept + status.overwritten, 1025);
     assert!(events.iter().all(|(_, event)| event.operation == "later"));
 }
 
@@ -84,6 +86,8 @@ fn events_know_for_whom_they_happened() {
     trace.note_file(Ino(30), Ino(20), b"b\x1b\xff");
     trace.note_file(Ino(20), Ino::ROOT, b"a");
     trace.note_file(Ino(50), Ino(40), b"c");
+    trace.note_file(Ino(20), Ino(20), b".");
+    trace.note_file(Ino::ROOT, Ino(20), b"..");
     let (_, mut events) = trace.snapshot().expect("it runs");
     assert_eq!([events[0].1.cause, events[1].1.cause], [cause, Cause::default()]);
 
@@ -125,4 +129,72 @@ fn starts_and_stops_beside_recorders_lose_no_thread() {
     let begun = trace.begin();
     trace.end(begun, "last", 1, None, false);
     assert_eq!(operations(&trace), ["last"]);
+}
+
+#[test]
+fn threads_that_record_much_and_little_lose_nothing_that_has_room() {
+    let (clock, trace) = clock_and_trace();
+    trace.start(4096);
+    let record = |operation: &'static str, count| {
+        let begun = clock.monotonic();
+        let it = Occurrence {
+            operation,
+            begun,
+            took: Duration::ZERO,
+            bytes: 0,
+            nsd: None,
+            failed: false,
+        };
+        (0..count).for_each(|_| trace.note(&it));
+    };
+    let (go, goes) = strake_env::channel::channel();
+    let record = &record;
+    thread::scope(|scope| {
+        let seldom = scope.spawn(move || {
+            record("little", 1);
+            goes.recv().expect("the other one has recorded");
+            // The places that it took are more than half a lap old.
+            record("last", 1);
+        });
+        let (status, _) = trace.snapshot().expect("it runs");
+        assert_eq!(status.overwritten, 0);
+        record("much", 4096);
+        go.send(()).expect("it waits");
+        seldom.join().expect("no panic");
+    });
+    let (status, events) = trace.snapshot().expect("it runs");
+    let count = |name| events.iter().filter(|(_, event)| event.operation == name).count() as u64;
+    let [much, little, last] = ["much", "little", "last"].map(count);
+    assert!(much >= 4096 - 4 * PLACES, "{much} of 4096 are there");
+    assert_eq!(last, 1, "what comes last is there: {status:?}");
+    assert_eq!(status.kept, much + little + last);
+    assert_eq!(status.kept + status.overwritten, 4098);
+    assert!(trace.stop());
+    let (after, _) = trace.snapshot().expect("there was one");
+    assert_eq!((after.kept, after.overwritten), (status.kept, status.overwritten));
+}
+
+#[test]
+fn a_process_is_looked_at_seldom_once_it_has_made_many_requests() {
+    let (clock, trace) = clock_and_trace();
+    trace.start(0);
+    let own = std::process::id();
+    let known = || trace.names.lock().processes.get(&own).map(|it| it.again);
+    let ask = |times| {
+        (0..times).for_each(|_| drop(trace.answer(Cause { process: own, ..Cause::default() })))
+    };
+    ask(1);
+    let first = known().expect("it is looked up at once");
+    clock.advance(Duration::from_secs(1));
+    ask(1);
+    let second = known().expect("it is known");
+    assert!(second > first, "the second request looks again");
+    ask(200);
+    clock.advance(Duration::from_secs(10));
+    ask(PASSED_MAX + 1);
+    assert!(known().expect("it is known") > second, "it is looked at in the end");
+    trace.start(0);
+    assert!(known().is_none(), "another trace knows nothing yet");
+    ask(1);
+    assert!(known().is_some());
 }
