@@ -207,3 +207,21 @@ impl Call {
         self.number
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strake_proto::ErrorKind;
+
+    #[test]
+    fn the_first_reason_counts_for_all_who_end_the_calls_later() {
+        let calls = Calls::new(CallLimits { calls_max: 1, bytes_max: 1 });
+        let error = |detail: &str| Error::new(ErrorKind::Unreachable, detail.to_owned());
+        assert!(calls.end(&error("too many requests")).to_string().contains("too many requests"));
+        assert!(calls.end(&error("broken pipe")).to_string().contains("too many requests"));
+        let Err(CallError::Disconnected(error)) = calls.begin(1, Duration::ZERO) else {
+            panic!("there are no calls any more");
+        };
+        assert!(error.to_string().contains("too many requests"));
+    }
+}

@@ -22,7 +22,7 @@ pub(crate) struct Ring<T> {
 }
 
 impl<T: Copy> Ring<T> {
-    /// What a record takes in memory.
+    /// The memory that a record takes.
     pub(crate) const SLOT_BYTES: usize = size_of::<Slot<T>>();
 
     /// A ring of `capacity` records. One of capacity 0 drops everything.

@@ -33,7 +33,7 @@ pub const TRACE_EVENTS_MAX: usize = 4 << 20;
 /// The usual number of events. They take 16 MiB.
 pub const TRACE_EVENTS_DEFAULT: usize = 256 << 10;
 
-/// What an event takes in memory.
+/// The memory that an event takes, in bytes.
 pub const TRACE_EVENT_BYTES: usize = Ring::<Packed>::SLOT_BYTES;
 
 /// So many processes are remembered by name.
@@ -140,9 +140,9 @@ struct Run {
     skipped: AtomicU64,
 }
 
-/// Threads take their events to so many lanes.
+/// The number of lanes that threads take their events to.
 const LANES: usize = 16;
-/// So many places of the ring are taken at once.
+/// The number of places of the ring that a lane takes at once.
 const PLACES: u64 = 16;
 
 /// The places in the ring of the trace that the next events of some threads take.
@@ -161,7 +161,7 @@ struct Lane(Mutex<Places>);
 impl Places {
     fn push(&mut self, begun: Duration, event: impl FnOnce(Duration) -> Event) {
         let Some(run) = &self.run else { return };
-        // What began before the trace would look as if it had begun with it.
+        // An operation that began before the trace would look as if it had begun with it.
         let Some(start) = begun.checked_sub(run.begun) else { return };
         let half = run.ring.capacity() as u64 / 2;
         let is_old = || run.ring.taken() - self.tickets.start >= half;
@@ -202,13 +202,13 @@ struct Served {
     process: u32,
     /// The number of the trace.
     trace: u64,
-    /// So many requests were answered without a look at the name before the last look.
+    /// The requests that the thread answers without a look at the name before it looks again.
     passed: u32,
-    /// So many more will be.
+    /// The requests of these that are yet to come.
     left: u32,
 }
 
-/// A thread remembers so many processes.
+/// The number of processes that a thread remembers.
 const SERVED: usize = 8;
 /// The name of a process is looked at after this many requests at the latest. To look costs a
 /// reading of the clock and a lock.

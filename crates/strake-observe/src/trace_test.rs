@@ -191,6 +191,8 @@ fn a_process_is_looked_at_seldom_once_it_has_made_many_requests() {
     assert!(second > first, "the second request looks again");
     ask(200);
     clock.advance(Duration::from_secs(10));
+    ask(9);
+    assert_eq!(known(), Some(second), "it is seldom looked at");
     ask(PASSED_MAX + 1);
     assert!(known().expect("it is known") > second, "it is looked at in the end");
     trace.start(0);

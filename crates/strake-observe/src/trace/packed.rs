@@ -72,7 +72,7 @@ pub(super) struct Names {
     threads: HashMap<u32, ThreadLabel>,
 }
 
-/// What has no place in the table any more.
+/// The name of operations that have no place in the table any more.
 const OTHER: &str = "other";
 const OPERATIONS_MAX: usize = 4096;
 /// Threads beyond this have a number and no name.

@@ -124,7 +124,7 @@ impl Authority {
         for want in &this.wants {
             let limit = want.limit();
             for (client, holding) in self.files.of(want.ino) {
-                // What a client writes beside others it gives up before it gets another mode.
+                // A client gives up the mode of writing beside others before it gets another one.
                 let leaves = holding.held.is_writing()
                     && want.inode.is_some_and(|mode| mode != Mode::Writing)
                     && obeys(Rule::WritersLeaveFirst);

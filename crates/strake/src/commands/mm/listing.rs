@@ -42,18 +42,16 @@ fn of_each<'a, T>(
     known: impl Iterator<Item = &'a Known>,
     ask: impl Fn(&Known) -> Result<T>,
 ) -> Result<Vec<T>> {
-    let (mut answers, mut failed) = (Vec::new(), None);
+    let (mut answers, mut failed) = (Vec::new(), Vec::new());
     for known in known {
         match ask(known) {
             Ok(answer) => answers.push(answer),
-            Err(error) => failed.replace(error).iter().for_each(|it| tell(&it.to_string())),
+            Err(error) => failed.push(error),
         }
     }
-    match failed {
-        Some(error) if answers.is_empty() => return Err(error),
-        failed => failed.iter().for_each(|it| tell(&it.to_string())),
-    }
-    Ok(answers)
+    let last = if answers.is_empty() { failed.pop() } else { None };
+    failed.iter().for_each(|error| tell(&error.to_string()));
+    last.map_or(Ok(answers), Err)
 }
 
 /// `mmlscluster`.
