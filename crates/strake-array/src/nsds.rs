@@ -105,6 +105,8 @@ strake_env::lock_names! {
     Noting = "note of an NSD's state";
     /// Held across the recovery of NSDs.
     pub Mending = "recovery of NSDs";
+    /// Held across calls to the metadata and to NSDs that are away.
+    Looking = "look at NSDs that are away";
 }
 
 /// See the file's head.
@@ -136,6 +138,9 @@ pub struct NsdSet {
     called: Condvar,
     /// Only one thread at a time looks after them.
     mending: WatchedMutex<Mending>,
+    /// Only one request at a time looks at NSDs that are away. The number of looks that have ended.
+    looking: WatchedMutex<Looking>,
+    looks: AtomicU64,
     /// What the NSDs grant this client. `None` for a single mount.
     holdings: Option<Holdings>,
     /// Where calls are timed.
@@ -277,6 +282,8 @@ impl NsdSet {
             attention: Mutex::new(false),
             called: Condvar::new(),
             mending: WatchedMutex::default(),
+            looking: WatchedMutex::default(),
+            looks: AtomicU64::new(0),
             holdings: None,
             observe: None,
             find: None,

@@ -219,6 +219,15 @@ impl StripeIo {
         })
     }
 
+    /// Makes a request, and once more if too few NSDs could be used and others may be usable by now
+    /// ([`NsdSet::look_again`]).
+    fn looking_again<T>(&self, mut request: impl FnMut() -> Result<T>) -> Result<T> {
+        match request() {
+            Err(error) if error.kind() == ErrorKind::Io && self.nsds.look_again() => request(),
+            result => result,
+        }
+    }
+
     fn key(&self, layout: &ObjectLayout, block: BlockIndex, strip: StripIndex) -> StripKey {
         StripKey { fs: self.nsds.fs(), object: layout.object, block, strip }
     }

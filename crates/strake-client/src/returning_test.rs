@@ -1,5 +1,6 @@
 //! What an NSD that is away misses, and what it has when it is back.
 
+use crate::coherence_test::{File, World};
 use crate::differential_test::{fill, length, place, same};
 use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig, send_block, try_send_block};
@@ -133,6 +134,42 @@ fn who_notes_a_loss_keeps_an_nsd_suspended() {
         (NsdStatus::Suspended, NsdAvailability::Unrecovered)
     );
     vfs.shutdown().expect("ended");
+}
+
+/// Regression: nothing tells a mount beside others that an NSD is up to date again. It finds out
+/// every few seconds. If another NSD went in between, reads and writes failed with `Io`.
+#[test]
+fn a_mount_uses_an_nsd_that_others_use_again_as_soon_as_it_needs_it() {
+    let (world, crew) = World::with_crew("2x", 3);
+    let [writer, other] = [0, 1].map(|at| &world.mounts[at]);
+    let file = File::new(&world, "f".into());
+    let mut expected = pattern(8 * BLOCK, 1);
+    write(writer, file.handles[0], 0, &expected);
+    writer.fsync(file.handles[0]).expect("synced");
+    for (round, [returns, goes]) in (2..).zip([[0u16, 1], [1, 2], [2, 0]]) {
+        let [returns, goes] = [returns, goes].map(|at: u16| (SlotIndex(at), usize::from(at)));
+        world.rig.nsds[returns.1].set_down(true);
+        expected = pattern(8 * BLOCK, round);
+        write(writer, file.handles[0], 0, &expected);
+        writer.fsync(file.handles[0]).expect("one NSD may be away");
+        world.rig.nsds[returns.1].set_down(false);
+        crew.manager.recover_nsds();
+        assert!(crew.vfs.array().io.nsds().availability(returns.0).readable(), "it is up again");
+        world.rig.nsds[goes.1].set_down(true);
+        assert!(read(other, file.handles[1], 0, 8 * BLOCK) == expected, "{returns:?} {goes:?}");
+        for block in 0..8 {
+            let (at, bytes) = (block * BLOCK + 5000, pattern(9000, 9));
+            write(other, file.handles[1], at as u64, &bytes);
+            expected[at..at + bytes.len()].copy_from_slice(&bytes);
+        }
+        other.fsync(file.handles[1]).expect("one NSD may be away");
+        world.rig.nsds[goes.1].set_down(false);
+        crew.manager.recover_nsds();
+        assert!(read(writer, file.handles[0], 0, 8 * BLOCK) == expected, "{returns:?} {goes:?}");
+        world.mounts.iter().for_each(|mount| mount.array().io.nsds().look_after());
+    }
+    crew.end();
+    world.end();
 }
 
 /// What a step may do to an NSD that is there.

@@ -186,6 +186,26 @@ impl NsdSet {
         }
     }
 
+    /// For a request that finds too few NSDs: asks at once what [`NsdSet::look_after`] asks now and
+    /// then. An NSD that others use again may be out of use at this client, and nothing tells it.
+    /// False for a lone mount, which knows everything, and if all NSDs are in use.
+    ///
+    /// The caller does not hold the gate. Requests that come meanwhile share the next look.
+    pub(crate) fn look_again(&self) -> bool {
+        let is_up = |slot| self.availability(slot) == NsdAvailability::Up;
+        if self.holdings.is_none() || self.slots().all(is_up) {
+            return false;
+        }
+        let looks = self.looks.load(Ordering::Acquire);
+        let _one_at_a_time = self.looking.lock();
+        // The first look that ends may have begun before this request failed.
+        if self.looks.load(Ordering::Acquire) < looks + 2 {
+            self.look_after();
+            self.looks.fetch_add(1, Ordering::AcqRel);
+        }
+        true
+    }
+
     /// Reads an NSD again if the metadata says that it has everything.
     fn use_if_whole(&self, slot: SlotIndex) {
         let before = *self.left.lock();

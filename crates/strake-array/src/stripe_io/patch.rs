@@ -104,6 +104,21 @@ impl StripeIo {
         block: BlockIndex,
         patch: &Patch<'_>,
     ) -> Result<Patched> {
+        match self.patch_once(layout, block, patch) {
+            // The NSDs that have accepted it may not take it again, so the block is written whole.
+            Err(error) if error.kind() == ErrorKind::Io && self.nsds.look_again() => {
+                Ok(self.not_base())
+            }
+            result => result,
+        }
+    }
+
+    fn patch_once(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        patch: &Patch<'_>,
+    ) -> Result<Patched> {
         let _under_way = self.nsds.gate().read();
         let stripe = StripeCode::of_block(layout.code, u64::from(patch.block_bytes));
         let rows = rows(layout.code, &stripe, patch);

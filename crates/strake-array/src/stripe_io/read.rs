@@ -70,6 +70,20 @@ impl StripeIo {
         access: Access,
     ) -> Result<Option<Found>> {
         assert!(offset.is_multiple_of(UNIT_BYTES) && out.len().is_multiple_of(UNIT_BYTES));
+        self.looking_again(|| self.read_once(layout, block, floor, expected, offset, out, access))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the range and the block are told apart")]
+    fn read_once(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        floor: Version,
+        expected: u32,
+        offset: usize,
+        out: &mut [u8],
+        access: Access,
+    ) -> Result<Option<Found>> {
         let slots = self.nsds.stripe(layout, block)?;
         let mut shape = expected.clamp(1, layout.block_size);
         for _ in 0..2 {
@@ -278,7 +292,7 @@ impl StripeIo {
         bytes: &mut [u8],
     ) -> Result<()> {
         let slots = self.nsds.stripe(layout, block)?;
-        self.gather(layout, block, &slots, shape, bytes).map(|_| ())
+        self.looking_again(|| self.gather(layout, block, &slots, shape, bytes).map(|_| ()))
     }
 
     /// Reads all data strips of a version into `bytes`. Strips that cannot be read are rebuilt from
@@ -395,6 +409,15 @@ impl StripeIo {
 
     /// The version and the length of a block, if it is stored.
     pub fn head(
+        &self,
+        layout: &ObjectLayout,
+        block: BlockIndex,
+        floor: Version,
+    ) -> Result<Option<(Version, u32)>> {
+        self.looking_again(|| self.head_once(layout, block, floor))
+    }
+
+    fn head_once(
         &self,
         layout: &ObjectLayout,
         block: BlockIndex,

@@ -64,13 +64,14 @@ impl StripeIo {
         bytes: &[u8],
         stable: Version,
     ) -> Result<Written> {
+        let write = || self.write_once(layout, block, block_bytes, bytes, stable);
         for _ in 1..OLD_MAPS_MAX {
-            match self.write_once(layout, block, block_bytes, bytes, stable) {
+            match self.looking_again(write) {
                 Err(error) if error.kind() == ErrorKind::OldMap => {}
                 result => return result,
             }
         }
-        self.write_once(layout, block, block_bytes, bytes, stable)
+        self.looking_again(write)
     }
 
     fn write_once(
