@@ -101,7 +101,8 @@ impl Array {
             set.use_grants(grant.0);
             for nsd in returning {
                 // Others write to it already. If it is not reached here, that is noted below.
-                let _ = set.write_again(nsd, set.leaves());
+                let leaves = set.leaves();
+                let _ = set.write_again(nsd, leaves) && set.is_written_again(nsd, leaves);
             }
         }
         set.note_missing()?;

@@ -607,8 +607,7 @@ fn an_nsd_that_one_mount_leaves_out_is_read_by_no_other() {
             }
         }
         // The second NSD is one too many, whoever asks.
-        let other = SlotIndex((slot + 1) % 3);
-        world.mounts[1].array().attach_nsd(other, None);
+        world.rig.nsds[usize::from((slot + 1) % 3)].set_down(true);
         let refused = files.iter().any(|file| {
             world.mounts[1].write(file.handles[1], 0, &old).is_err()
                 || world.mounts[1].fsync(file.handles[1]).is_err()

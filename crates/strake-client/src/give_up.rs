@@ -161,7 +161,10 @@ impl GiveUp for Mount {
     fn write_again(&self, nsd: NsdId, leaves: u64) -> bool {
         // Blocks that were written without the NSD must be in the metadata, because the manager
         // compares the blocks that it finds there.
-        self.array.io.nsds().write_again(nsd, leaves) && sync_all(self).is_ok()
+        let nsds = self.array.io.nsds();
+        nsds.write_again(nsd, leaves)
+            && sync_all(self).is_ok()
+            && nsds.is_written_again(nsd, leaves)
     }
 
     fn follow_places(&self) -> bool {

@@ -3,21 +3,24 @@
 use crate::coherence_test::{File, World};
 use crate::differential_test::{fill, length, place, same};
 use crate::testing::Mounted;
-use crate::testing::{BLOCK_SIZE, Rig, send_block, try_send_block};
+use crate::testing::{BLOCK_SIZE, Rig, assert_whole, send_block, try_send_block};
 use crate::vfs::vfs_test::{create, lookup, open, pattern, read, write};
 use crate::vfs::{Handle, SetAttr, Vfs};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use strake_env::Rng;
 use strake_env::channel::{Sender, channel};
+use strake_env::thread;
 use strake_manager::TokenService;
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
 use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
+use strake_proto::nsd::NsdRequest;
 use strake_proto::{
     ByteCount, Caller, ClientId, ErrorKind, Ino, NsdId, Result, SlotIndex, Timestamp,
 };
-use strake_testing::memory_nsd::{Copy, Faults};
+use strake_testing::memory_nsd::{Copy, Faults, Moment};
 use strake_token::message::{Reply, Term};
 use strake_token::port::ToClient;
 
@@ -169,6 +172,52 @@ fn a_mount_uses_an_nsd_that_others_use_again_as_soon_as_it_needs_it() {
         world.mounts.iter().for_each(|mount| mount.array().io.nsds().look_after());
     }
     crew.end();
+    world.end();
+}
+
+/// Regression: a mount was told to write to an NSD again while a commit without it was under way.
+/// The commit noted once more that the NSD lacks what it made stable, and so ended the recovery.
+/// Beside a mount that commits without pause, an NSD came back late or never.
+#[test]
+fn a_commit_that_began_without_an_nsd_does_not_end_its_recovery() {
+    let (world, crew) = World::with_crew("2x", 3);
+    let (writer, file) = (Arc::clone(&world.mounts[0]), File::new(&world, "f".into()));
+    write(&writer, file.handles[0], 0, &pattern(8 * BLOCK, 1));
+    writer.fsync(file.handles[0]).expect("synced");
+    for at in 0..3 {
+        let (slot, other) = (SlotIndex(at as u16), &world.rig.nsds[(at + 1) % 3]);
+        world.rig.nsds[at].set_down(true);
+        write(&writer, file.handles[0], 0, &pattern(8 * BLOCK, 10 + at as u8));
+        writer.fsync(file.handles[0]).expect("one NSD may be away");
+        write(&writer, file.handles[0], 0, &pattern(8 * BLOCK, 20 + at as u8));
+        (0..8).for_each(|block| send_block(&writer, file.ino, block));
+        let ((began, begins), is_first) = (channel(), AtomicBool::new(true));
+        let (mount, clock) = (Arc::clone(&writer), Arc::clone(&world.rig.clock));
+        other.set_watch(Some(Arc::new(move |moment, request| {
+            let is_commit = matches!(request, NsdRequest::Commit { .. });
+            if moment == Moment::Before && is_commit && is_first.swap(false, Ordering::AcqRel) {
+                began.send(()).expect("the test waits");
+                let end = clock.monotonic() + HANGS;
+                let state = || mount.array().io.nsds().availability(slot);
+                while state() != NsdAvailability::Recovering && clock.monotonic() < end {
+                    clock.sleep(Duration::from_millis(1));
+                }
+            }
+        })));
+        thread::scope(|scope| {
+            let sync = scope.spawn(|| writer.fsync(file.handles[0]).expect("one NSD may be away"));
+            begins.recv_timeout(HANGS).expect("the commit is under way");
+            world.rig.nsds[at].set_down(false);
+            crew.manager.recover_nsds();
+            sync.join().expect("no panic");
+        });
+        other.set_watch(None);
+        let state = crew.vfs.array().io.nsds().availability(slot);
+        assert_eq!(state, NsdAvailability::Up, "NSD {slot}: what it had missed was compared");
+        assert_whole(&writer, file.ino, "recovered");
+    }
+    crew.end();
+    drop(writer);
     world.end();
 }
 

@@ -327,6 +327,7 @@ impl<'a> Place<'a> {
             let logs = [("node", "node.log"), ("mount", "mount/demo/strake.log")];
             for (name, log) in logs {
                 let to = self.session.log(self.suite, &format!("{name}-{node}"));
+                let _ = std::fs::remove_file(&to);
                 let _ = std::fs::copy(self.root.join(node).join(log), to);
             }
         }

@@ -342,7 +342,7 @@ fn servers_die(place: &Place<'_>, checks: &mut Checks) {
         fio.args([format!("--name=verified-{node}"), format!("--bs={block}")]);
         fio.args(["--rw=randwrite", "--size=16M", "--ioengine=psync", "--fsync=16"]);
         fio.args(["--verify=crc32c", "--verify_backlog=32", "--verify_fatal=1", "--time_based"]);
-        fio.args(["--runtime=12", "--randseed=7", "--fallocate=none", "--directory"]);
+        fio.args(["--runtime=24", "--randseed=7", "--fallocate=none", "--directory"]);
         fio.arg(at(place, node));
         fio
     };

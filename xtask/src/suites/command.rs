@@ -14,8 +14,11 @@ use std::time::Duration;
 
 /// How often to check whether a running program has ended.
 const LOOK: Duration = Duration::from_millis(10);
-/// How many lines of a log are quoted when a program fails.
+/// How many of the last lines of a log are quoted when a program fails.
 const QUOTED_LINES: usize = 12;
+/// As many lines before those are quoted if they speak of an error. Programs that print statistics
+/// at their end name the error long before.
+const ERROR_LINES: usize = 4;
 
 /// How a program ended, and where its log is.
 pub(crate) struct Ended {
@@ -30,11 +33,14 @@ impl Ended {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// An error that quotes the end of the log.
+    /// An error that quotes the end of the log, after lines that speak of errors.
     pub(crate) fn complaint(&self, what: &str) -> String {
         let output = self.output();
         let lines: Vec<&str> = output.lines().collect();
-        let quoted = lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n    | ");
+        let (before, last) = lines.split_at(lines.len().saturating_sub(QUOTED_LINES));
+        let is_of_error = |line: &&&str| line.to_lowercase().contains("error");
+        let errors = before.iter().filter(is_of_error).take(ERROR_LINES);
+        let quoted = errors.chain(last).copied().collect::<Vec<_>>().join("\n    | ");
         format!("{what} ({}; log {})\n    | {quoted}", self.status, self.log.display())
     }
 

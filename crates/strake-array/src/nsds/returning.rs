@@ -135,9 +135,10 @@ impl NsdSet {
 
     /// Writes from now on to an NSD that the manager brings up to date, without reading it. False
     /// if this client does not reach it, or has left an NSD since it had done so `leaves` times
-    /// ([`NsdSet::leaves`]). What it misses from now on is noted anew.
+    /// ([`NsdSet::leaves`]).
     ///
-    /// Afterwards no write is under way that left the NSD out.
+    /// Afterwards no write is under way that left the NSD out. What it has missed until now, and is
+    /// not durable yet, is not noted anew: the NSD is noted until [`NsdSet::is_written_again`].
     pub fn write_again(&self, nsd: NsdId, leaves: u64) -> bool {
         if self.slot_of(nsd).is_none() && self.follow_pool().is_err() {
             return false;
@@ -156,9 +157,22 @@ impl NsdSet {
             return false;
         }
         if !self.availability(slot).writable() {
-            self.slot(slot).noted.store(false, Ordering::Release);
             self.set_availability(slot, NsdAvailability::Recovering);
         }
+        true
+    }
+
+    /// Everything that the NSD had missed at [`NsdSet::write_again`] is durable, so the manager
+    /// compares it. What the NSD misses from now on is noted anew. False if this client writes to
+    /// it no more.
+    pub fn is_written_again(&self, nsd: NsdId, leaves: u64) -> bool {
+        let Some(slot) = self.slot_of(nsd) else { return false };
+        let _serial = self.noting.lock();
+        let left = self.left.lock();
+        if *left != leaves || !self.availability(slot).writable() {
+            return false;
+        }
+        self.slot(slot).noted.store(false, Ordering::Release);
         true
     }
 
