@@ -19,7 +19,7 @@ use crate::inode::shown::Order;
 use crate::invalidate::{Found, Outdated};
 use crate::lease::dead;
 use crate::memory::file::Content;
-use crate::mount::Mount;
+use crate::mount::{DISKS_NEEDED, Mount, SAVE_PAUSE};
 use crate::tokens::{Drops, GiveUp, Given};
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,8 +38,6 @@ const LEARN_MAX: Duration = Duration::from_secs(10);
 const LEARN_PAUSE: Duration = Duration::from_micros(100);
 /// Caches count from the moment at which they take an answer in, which may be that much later.
 const RUN_OUT_MARGIN: Duration = Duration::from_secs(1);
-/// A file that cannot be made durable is tried again after that long.
-const SAVE_PAUSE: Duration = Duration::from_millis(50);
 
 impl GiveUp for Mount {
     fn granted(&self, number: GrantNumber) {
@@ -189,11 +187,6 @@ fn gaps(spared: &[Range<u64>]) -> Vec<Range<u64>> {
     gaps
 }
 
-/// Whether an error may come from disks that are away, and end when they are back.
-fn is_absence(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Io | ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Retry)
-}
-
 impl Mount {
     /// Before others write a file beside this client: nothing is stored beyond its size in its last
     /// block, because whoever makes it longer then does not have that block.
@@ -231,7 +224,7 @@ impl Mount {
             warn!(target: "tokens", "inode {} is not durable yet: {first}", inode.ino);
         }
         let waiters = &self.array.observe.waiters;
-        let _wait = waiters.enter("disks that a file needs", format!("inode {}", inode.ino));
+        let _wait = waiters.enter(DISKS_NEEDED, format!("inode {}", inode.ino));
         let mut error = first;
         loop {
             let waited = clock.monotonic().saturating_sub(start);
@@ -240,7 +233,7 @@ impl Mount {
             let is_final = self.is_dead()
                 || error.kind() == ErrorKind::Stale
                 || error.kind() == ErrorKind::NoSpace
-                || (is_late && !is_absence(error.kind()));
+                || (is_late && !self.may_pass(&error));
             if is_final {
                 self.stuck.lock().remove(&inode.ino);
                 self.lose(inode, error);

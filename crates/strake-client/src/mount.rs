@@ -30,6 +30,11 @@ use strake_proto::{Attr, BlockIndex, Error, ErrorKind, GrantNumber, Ino, Result,
 use strake_token::held::Want;
 use strake_token::{BlockRange, Mode};
 
+/// The name of the wait for disks that are away.
+pub(crate) const DISKS_NEEDED: &str = "disks that a file needs";
+/// A file that cannot be made durable is tried again after that long.
+pub(crate) const SAVE_PAUSE: Duration = Duration::from_millis(50);
+
 /// So many accepted bytes make a round due, if the page pool is large enough. Without the round a
 /// stream needs fresh memory, which costs more than the round.
 const DUE_BYTES: usize = 64 << 20;
@@ -176,6 +181,13 @@ impl Mount {
     /// Whether this mount was declared dead.
     pub(crate) fn is_dead(&self) -> bool {
         self.tokens.as_ref().is_some_and(|tokens| tokens.is_dead())
+    }
+
+    /// Whether what could not be written is just tried again. In a cluster, servers are started
+    /// anew while mounts live. What is dirty stays so, and nothing is lost. A later `fsync` that
+    /// succeeds has written it, so it need not tell of the attempts before.
+    pub(crate) fn may_pass(&self, error: &Error) -> bool {
+        self.tokens.is_some() && !self.is_dead() && is_absence(error.kind())
     }
 
     /// Whether this mount may change a file now, without asking.
@@ -518,4 +530,9 @@ impl Mount {
     pub(crate) fn kick(&self) {
         self.write_behind.press();
     }
+}
+
+/// Whether an error may come from disks that are away, and end when they are back.
+fn is_absence(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Io | ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Retry)
 }

@@ -175,6 +175,34 @@ fn a_mount_uses_an_nsd_that_others_use_again_as_soon_as_it_needs_it() {
     world.end();
 }
 
+/// Servers are started anew while mounts live. For a moment more NSDs may be away than the code
+/// tolerates. What a program has written stays dirty, its `fsync` waits, and nobody is told of an
+/// error that was none.
+#[test]
+fn a_sync_beside_other_mounts_waits_for_nsds_that_come_back_soon() {
+    let (mut rig, within) = (Rig::new("2x", 3), Duration::from_secs(1));
+    rig.settings.standstill_max = HANGS;
+    let (world, crew) = World::with_crew_on(rig);
+    let (writer, file) = (&world.mounts[0], File::new(&world, "f".into()));
+    write(writer, file.handles[0], 0, &pattern(8 * BLOCK, 1));
+    writer.fsync(file.handles[0]).expect("synced");
+    write(writer, file.handles[0], 0, &pattern(8 * BLOCK, 2));
+    world.rig.nsds.iter().for_each(|nsd| nsd.set_down(true));
+    thread::scope(|scope| {
+        let sync = scope.spawn(|| writer.fsync(file.handles[0]));
+        world.rig.clock.sleep(within);
+        assert!(!sync.is_finished(), "it waits");
+        writer.flush(file.handles[0]).expect("what is tried again is no error");
+        world.rig.nsds.iter().for_each(|nsd| nsd.set_down(false));
+        sync.join().expect("no panic").expect("the NSDs are back");
+    });
+    writer.flush(file.handles[0]).expect("nothing is lost");
+    assert!(read(&world.mounts[1], file.handles[1], 0, 8 * BLOCK) == pattern(8 * BLOCK, 2));
+    assert_whole(writer, file.ino, "after the wait");
+    crew.end();
+    world.end();
+}
+
 /// Regression: a mount was told to write to an NSD again while a commit without it was under way.
 /// The commit noted once more that the NSD lacks what it made stable, and so ended the recovery.
 /// Beside a mount that commits without pause, an NSD came back late or never.

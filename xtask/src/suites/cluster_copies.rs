@@ -128,7 +128,7 @@ fn goes_on_without_any(
         let goes_on = write(place, 0).and_then(|()| verify(place, "n1", 0));
         checks.record(&format!("it goes on without {node}"), goes_on);
         place.succeeds("start", place.on(node, "node start"))?;
-        place.wait_until_up_again(&at(place, "n1"))?;
+        place.wait_until_up_again(&[at(place, "n1")])?;
     }
     Ok(())
 }

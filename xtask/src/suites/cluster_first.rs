@@ -19,8 +19,7 @@ use super::checks::Checks;
 use super::command::{Ended, pause};
 use super::session::Session;
 use super::writer::contents;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -31,6 +30,8 @@ const WORK: Duration = Duration::from_millis(1500);
 /// How often to look whether a disk has caught up, and how many times.
 const LOOK: Duration = Duration::from_millis(200);
 const LOOKS_MAX: u32 = 150;
+/// More than goes into the metadata.
+const NOTICE_BYTES: usize = 1 << 20;
 /// How many files the first check that is ended looks at. Each further one has more.
 const CHECKED_FILES: u64 = 1000;
 const ROUNDS_MAX: u64 = 4;
@@ -52,7 +53,7 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     checks.record("six commands make a cluster and mount its file system on n2", Ok(()));
     refusals(place, checks);
     // d1 has missed what was written without n1. Only one failure at a time is promised.
-    checks.record("d1 catches up", place.wait_until_up_again(&place.root.join("mnt")));
+    checks.record("d1 catches up", place.wait_until_up_again(&[place.root.join("mnt")]));
     one_server_dies(place, checks)?;
     servers_die_under_fio(place, checks);
     checks.record("every disk is up", place.wait_until_up());
@@ -232,7 +233,7 @@ fn one_server_dies(place: &Place<'_>, checks: &mut Checks) -> Result<(), String>
     });
     checks.record("disk list shows that d3 is out of use", out_of_use);
     place.succeeds("start", place.on("n3", "node start"))?;
-    checks.record("d3 catches up", place.wait_until_up_again(&place.root.join("mnt")));
+    checks.record("d3 catches up", place.wait_until_up_again(&[place.root.join("mnt")]));
     Ok(())
 }
 
@@ -286,7 +287,7 @@ fn servers_die_under_fio(place: &Place<'_>, checks: &mut Checks) {
             pause(WORK);
             place.succeeds("restart", place.on(node, "node start"))?;
             // Only one failure at a time is promised.
-            place.wait_until_up_again(&place.root.join("mnt"))
+            place.wait_until_up_again(&[place.root.join("mnt")])
         });
         let fio = fio.join().unwrap_or_else(|_| Err("it panicked".to_owned()));
         (fio.map(drop), accidents)
@@ -385,13 +386,17 @@ impl<'a> Place<'a> {
         Ok(self.run("disks", self.on_mount("disk list"))?.success()?.output())
     }
 
-    /// As [`Place::wait_until_up`], after the server of a disk was killed and started again. The
-    /// mount of n2 is at `mount`. It may not have used the disk meanwhile, and would call it up.
-    pub(super) fn wait_until_up_again(&self, mount: &Path) -> Result<(), String> {
-        let text = |error: std::io::Error| format!("notice: {error}");
-        let file = std::fs::File::create(mount.join("notice")).map_err(text)?;
-        file.write_all_at(b"The commit meets the disk.", 0).map_err(text)?;
-        file.sync_all().map_err(text)?;
+    /// As [`Place::wait_until_up`], after the server of a disk was killed and started again. Those
+    /// who have these mounts may not have used the disk meanwhile. They would call it up, and find
+    /// out later that it misses something.
+    pub(super) fn wait_until_up_again(&self, mounts: &[PathBuf]) -> Result<(), String> {
+        for mount in mounts {
+            // So much goes to the disks and not into the metadata, and its commit meets all disks.
+            let file = mount.join("notice");
+            let written = std::fs::write(&file, contents(0, NOTICE_BYTES));
+            let synced = written.and_then(|()| std::fs::File::open(file)?.sync_all());
+            synced.map_err(|error| format!("notice: {error}"))?;
+        }
         self.wait_until_up()
     }
 

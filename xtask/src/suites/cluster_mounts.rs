@@ -107,7 +107,7 @@ fn serving_node_dies(place: &Place<'_>, checks: &mut Checks) -> Result<(), Strin
     checks.hold("another node serves", now != dies, || format!("{now} serves"));
     place.succeeds("start", place.on(dies, "node start"))?;
     mount(place, dies)?;
-    place.wait_until_up_again(&at(place, "n2"))
+    place.wait_until_up_again(&[at(place, "n1"), at(place, "n2")])
 }
 
 /// The node that serves is gone for good, and its disk with it.
@@ -332,7 +332,7 @@ pub(super) fn one_after_the_other(place: &Place<'_>) -> Result<(), String> {
         pause(WORK);
         place.succeeds("restart", place.on(node, "node start"))?;
         // Only one failure at a time is promised.
-        place.wait_until_up_again(&at(place, "n2"))
+        place.wait_until_up_again(&[at(place, "n1"), at(place, "n2")])
     })
 }
 

@@ -176,6 +176,11 @@ impl NsdSet {
         true
     }
 
+    /// Whether other clients use the NSDs, too.
+    pub fn is_beside_others(&self) -> bool {
+        self.holdings.is_some()
+    }
+
     /// For a client beside others: asks NSDs that are away and have missed nothing, and reads again
     /// those that the manager has brought up to date. Finds out whether one that it has left is
     /// deleted.
@@ -207,7 +212,7 @@ impl NsdSet {
     /// The caller does not hold the gate. Requests that come meanwhile share the next look.
     pub(crate) fn look_again(&self) -> bool {
         let is_up = |slot| self.availability(slot) == NsdAvailability::Up;
-        if self.holdings.is_none() || self.slots().all(is_up) {
+        if !self.is_beside_others() || self.slots().all(is_up) {
             return false;
         }
         let looks = self.looks.load(Ordering::Acquire);

@@ -10,7 +10,7 @@ use strake_array::Array;
 use strake_array::round::{Accepted, Outcome};
 use strake_array::stripe_io::Written;
 use strake_proto::nsd::SettledStripe;
-use strake_proto::{BlockIndex, Error, ObjectLayout};
+use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout};
 
 /// See the file's head.
 pub(crate) struct AcceptedBlock {
@@ -106,7 +106,11 @@ impl Outcome for AcceptedBlock {
 
     /// The NSDs may have lost the block. It is dirty again, unless it was dropped meanwhile.
     fn lost(self: Box<Self>, fault: Option<Error>) {
-        if let Some(fault) = fault {
+        // Beside others it is just sent again; see `Mount::may_pass`.
+        let passes = |fault: &Error| {
+            fault.kind() == ErrorKind::Io && self.array().io.nsds().is_beside_others()
+        };
+        if let Some(fault) = fault.filter(|fault| !passes(fault)) {
             self.inode.core.lock().latch.set(fault);
         }
         self.block.gain.lock().owed += self.gained;

@@ -15,7 +15,7 @@ use crate::flush::told::{lacking, took};
 use crate::inode::core::InodeState;
 use crate::inode::open_table::Pinned;
 use crate::memory::file::FileState;
-use crate::mount::Mount;
+use crate::mount::{DISKS_NEEDED, Mount, SAVE_PAUSE};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::reaper;
@@ -41,10 +41,23 @@ enum Saving {
 
 /// Makes one file durable: by hardening ([`crate::flush::harden`]) if there is little to save,
 /// otherwise by all of the steps. All names and attributes that were changed before are durable,
-/// too.
+/// too. If disks are away that may be back soon ([`Mount::may_pass`]), it waits for them as long as
+/// writers wait while nothing can be written.
 pub(crate) fn sync_inode(mount: &Mount, inode: &Arc<InodeState>) -> Result<()> {
-    mount.tell_kept()?;
-    sync_one(mount, inode, Saving::Hardened)
+    let array = &mount.array;
+    let end = array.clock.monotonic() + mount.settings.standstill_max;
+    let mut wait = None;
+    loop {
+        let synced = mount.tell_kept().and_then(|()| sync_one(mount, inode, Saving::Hardened));
+        match synced {
+            Err(error) if mount.may_pass(&error) && array.clock.monotonic() < end => {
+                let name = || format!("inode {}", inode.ino);
+                wait.get_or_insert_with(|| array.observe.waiters.enter(DISKS_NEEDED, name()));
+                array.clock.sleep(SAVE_PAUSE);
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Makes one file durable by all of the steps.
@@ -62,8 +75,8 @@ fn sync_one(mount: &Mount, inode: &Arc<InodeState>, how: Saving) -> Result<()> {
 }
 
 /// Makes many files durable with one commit of the NSDs and one sync of the metadata for all of
-/// them. Returns how many bytes had to be sent. If a file fails, its error is latched; the first
-/// error is also returned.
+/// them. Returns how many bytes had to be sent. If a file fails, its error is latched unless it may
+/// pass; the first error is also returned.
 pub(crate) fn sync_inodes(mount: &Mount, inodes: &[Pinned]) -> Result<u64> {
     sync_many(mount, inodes, Saving::Whole)
 }
@@ -83,14 +96,14 @@ fn sync_many(mount: &Mount, inodes: &[Pinned], how: Saving) -> Result<u64> {
         let Some(file) = inode.core.lock().file.clone() else { continue };
         let result = send_blocks(mount, inode, &file);
         bytes += result.as_ref().map_or(0, |sent| *sent);
-        latch(inode, result, &mut failure);
+        latch(mount, inode, result, &mut failure);
     }
     // If a block did not become stable, its own file's sync below finds it dirty.
     let _ = mount.array.rounds.run(false);
     let mut settling = Vec::new();
     for inode in inodes {
         let result = make_durable(mount, inode, how);
-        settling.extend(latch(inode, result, &mut failure).flatten());
+        settling.extend(latch(mount, inode, result, &mut failure).flatten());
     }
     mount.array.meta.sync()?;
     settling.into_iter().for_each(|stripes| stripes.settle(&mount.array.rounds));
@@ -99,6 +112,7 @@ fn sync_many(mount: &Mount, inodes: &[Pinned], how: Saving) -> Result<u64> {
 }
 
 fn latch<T>(
+    mount: &Mount,
     inode: &InodeState,
     result: Result<T>,
     failure: &mut Option<strake_proto::Error>,
@@ -106,7 +120,9 @@ fn latch<T>(
     match result {
         Ok(value) => Some(value),
         Err(error) => {
-            inode.core.lock().latch.set(error.clone());
+            if !mount.may_pass(&error) {
+                inode.core.lock().latch.set(error.clone());
+            }
             failure.get_or_insert(error);
             None
         }

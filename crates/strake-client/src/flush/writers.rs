@@ -52,8 +52,9 @@ fn run(mount: &Mount, job: Job) {
     flush_or_latch(mount, &job.inode, &job.file, &block, Some(sends));
 }
 
-/// Sends a block when no caller waits for the result. If the send fails, the error is latched at
-/// the inode. For `since` see [`flush_block_with`].
+/// Sends a block when no caller waits for the result. If the send fails, and is not just tried
+/// again ([`Mount::may_pass`]), the error is latched at the inode. For `since` see
+/// [`flush_block_with`].
 pub(crate) fn flush_or_latch(
     mount: &Mount,
     inode: &Arc<InodeState>,
@@ -71,7 +72,9 @@ pub(crate) fn flush_or_latch(
         }
         result => result,
     };
-    if let Err(error) = result {
+    if let Err(error) = result
+        && !mount.may_pass(&error)
+    {
         inode.core.lock().latch.set(error);
     }
 }
