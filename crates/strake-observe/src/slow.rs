@@ -233,7 +233,7 @@ pub fn explain(
     spent.sort_by_key(|it| std::cmp::Reverse(it.nanos));
     let all = window.account.nanos() as f64;
     let least = (BLAME_MIN.as_nanos() as f64).max(all * SHARE_MIN);
-    let causes: [Cause<'_>; 13] = [
+    let causes: [Cause<'_>; 14] = [
         Case::full,
         Case::network,
         Case::silent_node,
@@ -242,6 +242,7 @@ pub fn explain(
         Case::sync_per_record,
         Case::small_writes,
         Case::page_pool,
+        Case::metadata_log,
         Case::metadata,
         Case::same_file,
         Case::processor,
@@ -499,6 +500,30 @@ impl Case<'_> {
         ];
         let title = ("The page pool is too small for what is written".to_owned(), taken);
         Some(self.finding("page-pool", title, &Account::written, evidence, &advice))
+    }
+
+    /// Requests that are not about names, and wait for metadata: what they sync or write goes into
+    /// its log.
+    fn metadata_log(&self, blame: &mut Blame) -> Option<Finding> {
+        let taken = blame.take(&[Read, Write, Sync], &[Metadata], f64::MAX);
+        let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+        for (kind, reason, nanos) in &self.account.waits {
+            if usize::from(*kind) != Names as usize && Place::of(reason) == Metadata {
+                *reasons.entry(*reason).or_default() += *nanos;
+            }
+        }
+        let mut most: Vec<(&str, u64)> = reasons.into_iter().collect();
+        most.sort_by_key(|(_, nanos)| std::cmp::Reverse(*nanos));
+        let evidence = most.iter().take(3);
+        let evidence = evidence.map(|(reason, nanos)| format!("{}: {reason}.", time(*nanos)));
+        let advice = [
+            "Small syncs go into the metadata's log: fast disks for the metadata help (`strake disk \
+             list` shows which).",
+            "`strake diag waiters` shows what they wait for while it lasts.",
+        ];
+        let title = ("Programs wait for the metadata's log".to_owned(), taken);
+        let of = |account: &Account| account.of(Sync).nanos + account.of(Write).nanos;
+        Some(self.finding("metadata-log", title, &of, evidence.collect(), &advice))
     }
 
     fn metadata(&self, blame: &mut Blame) -> Option<Finding> {
