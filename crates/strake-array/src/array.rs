@@ -102,7 +102,7 @@ impl Array {
             for nsd in returning {
                 // Others write to it already. If it is not reached here, that is noted below.
                 let leaves = set.leaves();
-                let _ = set.write_again(nsd, leaves) && set.is_written_again(nsd, leaves);
+                let _ = set.write_again(nsd, leaves) && set.note_again(nsd, leaves);
             }
         }
         set.note_missing()?;

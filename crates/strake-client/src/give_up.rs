@@ -160,9 +160,7 @@ impl GiveUp for Mount {
         // Blocks that were written without the NSD must be in the metadata, because the manager
         // compares the blocks that it finds there.
         let nsds = self.array.io.nsds();
-        nsds.write_again(nsd, leaves)
-            && sync_all(self).is_ok()
-            && nsds.is_written_again(nsd, leaves)
+        nsds.write_again(nsd, leaves) && sync_all(self).is_ok() && nsds.note_again(nsd, leaves)
     }
 
     fn follow_places(&self) -> bool {

@@ -138,7 +138,7 @@ impl NsdSet {
     /// ([`NsdSet::leaves`]).
     ///
     /// Afterwards no write is under way that left the NSD out. What it has missed until now, and is
-    /// not durable yet, is not noted anew: the NSD is noted until [`NsdSet::is_written_again`].
+    /// not durable yet, is not noted anew: the NSD is noted until [`NsdSet::note_again`].
     pub fn write_again(&self, nsd: NsdId, leaves: u64) -> bool {
         if self.slot_of(nsd).is_none() && self.follow_pool().is_err() {
             return false;
@@ -165,7 +165,7 @@ impl NsdSet {
     /// Everything that the NSD had missed at [`NsdSet::write_again`] is durable, so the manager
     /// compares it. What the NSD misses from now on is noted anew. False if this client writes to
     /// it no more.
-    pub fn is_written_again(&self, nsd: NsdId, leaves: u64) -> bool {
+    pub fn note_again(&self, nsd: NsdId, leaves: u64) -> bool {
         let Some(slot) = self.slot_of(nsd) else { return false };
         let _serial = self.noting.lock();
         let left = self.left.lock();
