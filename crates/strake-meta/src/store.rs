@@ -64,6 +64,10 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// journal of everything that was in it before. Others may fill the journal meanwhile, so a change
 /// may need more than one.
 const CHECKPOINTS_PER_CHANGE_MAX: usize = 4;
+/// Before those, a change takes at most so many checkpoints of others for its own.
+const CHECKPOINTS_SHARED_MAX: usize = 16;
+/// What a change lacks that any checkpoint gives, whoever makes it.
+const LOG_FULL: &str = "metadata log full";
 
 strake_env::lock_names! {
     /// Held across memory operations; see the module for the exceptions.
@@ -130,6 +134,8 @@ pub struct MetaStore {
     options: MetaOptions,
     state: WatchedRwLock<StateLock, State>,
     checkpointing: WatchedMutex<Checkpointing>,
+    /// How many checkpoints have trimmed the logs.
+    checkpoints: AtomicU64,
     copying: WatchedMutex<Copying>,
     checking: WatchedMutex<Checking>,
     moving: WatchedMutex<Moving>,
@@ -252,6 +258,22 @@ impl MetaStore {
     /// As [`MetaPort::sync`]. `NoSpace` if a base cannot grow; nothing is lost then.
     pub fn checkpoint(&self) -> Result<()> {
         let _guard = self.begin_checkpoint()?;
+        self.checkpoint_alone()
+    }
+
+    /// Makes a checkpoint, or waits for the one that is under way if `may_share`. False if it
+    /// waited. A thread that had waited would be held up once more by a checkpoint of its own.
+    fn checkpoint_for(&self, may_share: bool) -> Result<bool> {
+        let before = self.checkpoints.load(Ordering::Acquire);
+        let _guard = self.begin_checkpoint()?;
+        if may_share && self.checkpoints.load(Ordering::Acquire) != before {
+            return Ok(false);
+        }
+        self.checkpoint_alone().map(|()| true)
+    }
+
+    /// The caller has shut out other checkpoints.
+    fn checkpoint_alone(&self) -> Result<()> {
         self.sync()?;
         let synced = Lsn(self.synced.load(Ordering::Acquire));
         let holders = self.state.read().holders.clone();
@@ -264,6 +286,9 @@ impl MetaStore {
             self.lose_used(lost)?;
         }
         self.set_full(full.is_some());
+        if full.is_none() {
+            self.checkpoints.fetch_add(1, Ordering::AcqRel);
+        }
         full.map_or(Ok(()), |error| Err(error.context("metadata cannot grow")))
     }
 
@@ -343,16 +368,19 @@ impl MetaStore {
     fn apply_logged(&self, entry: LogEntryRef<'_>) -> Result<CountedAnswer> {
         let bytes = encode_entry(entry)?;
         let walked = self.walk_before(&entry.entry().op)?;
-        for made in 0..CHECKPOINTS_PER_CHANGE_MAX {
+        let (mut made, mut shared) = (0, 0);
+        while made < CHECKPOINTS_PER_CHANGE_MAX {
             let lacking = match self.try_apply(entry, &bytes, made, &walked)? {
                 Tried::Applied(answer) => return Ok(answer),
                 Tried::Lacks(what) => what,
             };
             let _wait = self.options.waiters.enter(lacking, "waits for a checkpoint");
-            match self.checkpoint() {
+            match self.checkpoint_for(lacking == LOG_FULL && shared < CHECKPOINTS_SHARED_MAX) {
+                Ok(false) => shared += 1,
+                Ok(true) => made += 1,
                 // There may be room even so.
-                Err(error) if error.kind() == ErrorKind::NoSpace => {}
-                made => made?,
+                Err(error) if error.kind() == ErrorKind::NoSpace => made += 1,
+                Err(error) => return Err(error),
             }
         }
         Err(Error::new(ErrorKind::NoSpace, "the metadata's log is full and cannot be trimmed"))
@@ -393,7 +421,7 @@ impl MetaStore {
         }
         let everyone = || state.holders.iter().chain(&state.joining);
         if !everyone().all(|holder| holder.has_room(bytes.len())) {
-            return Ok(Tried::Lacks("metadata log full"));
+            return Ok(Tried::Lacks(LOG_FULL));
         }
         let mut lost = Vec::new();
         let mut left = everyone().count();

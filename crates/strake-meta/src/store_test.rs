@@ -356,6 +356,42 @@ fn a_full_log_is_emptied_by_a_checkpoint() {
     assert_eq!(store.query(&query), Ok(MetaReply::Bytes(vec![399_u16 as u8; 60_000])));
 }
 
+/// Regression: each thread that had waited for a checkpoint because the log was full made another
+/// one, although the log had room by then.
+#[test]
+fn threads_that_find_the_log_full_share_a_checkpoint() {
+    const THREADS: i64 = 32;
+    let (rig, store) = Rig::new(2, 1, false);
+    for thread in 0..THREADS {
+        let op = create(Ino::ROOT, &format!("file-{thread}"), new_inode(FileType::Regular));
+        store.apply(&entry(2, op)).expect("creates");
+    }
+    // Some 24 MiB go through logs of 4 MiB.
+    let (store_ref, before) = (&store, store.state.read().holders[0].kv.stats().checkpoints);
+    strake_env::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                for second in 0..12 {
+                    let (ino, name) = (Ino(2 + thread as u64), b"user.a".to_vec());
+                    let (value, mode) = (vec![second as u8; 60_000], XattrMode::Set);
+                    let op = MetaOp::SetXattr { ino, name, value, mode, clear_setgid: false };
+                    store_ref.apply(&entry(second, op)).expect("sets");
+                }
+            });
+        }
+    });
+    let made = store.state.read().holders[0].kv.stats().checkpoints - before;
+    assert!((5..16).contains(&made), "{made} checkpoints");
+    store.sync().expect("syncs");
+    drop(store);
+    let store = rig.open(&[]).expect("opens");
+    for thread in 0..THREADS {
+        let (ino, name) = (Ino(2 + thread as u64), b"user.a".to_vec());
+        let query = MetaQuery::GetXattr { ino, name };
+        assert_eq!(store.query(&query), Ok(MetaReply::Bytes(vec![11; 60_000])));
+    }
+}
+
 #[test]
 fn the_worker_syncs_and_ends() {
     let (rig, store) = Rig::new(2, 1, false);

@@ -190,6 +190,7 @@ impl MetaStore {
                 stopped: None,
             }),
             checkpointing: WatchedMutex::default(),
+            checkpoints: AtomicU64::new(0),
             copying: WatchedMutex::default(),
             checking: WatchedMutex::default(),
             moving: WatchedMutex::default(),
