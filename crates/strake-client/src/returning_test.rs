@@ -182,11 +182,18 @@ fn a_mount_uses_an_nsd_that_others_use_again_as_soon_as_it_needs_it() {
 fn a_sync_beside_other_mounts_waits_for_nsds_that_come_back_soon() {
     let (mut rig, within) = (Rig::new("2x", 3), Duration::from_secs(1));
     rig.settings.standstill_max = HANGS;
+    // No sync but the test's sends anything, and it does not go into the metadata.
+    rig.settings.sync_interval = Duration::from_secs(3600);
+    rig.settings.write_cache_threshold = ByteCount(0);
     let (world, crew) = World::with_crew_on(rig);
     let (writer, file) = (&world.mounts[0], File::new(&world, "f".into()));
-    write(writer, file.handles[0], 0, &pattern(8 * BLOCK, 1));
+    let mut expected = pattern(8 * BLOCK, 1);
+    write(writer, file.handles[0], 0, &expected);
     writer.fsync(file.handles[0]).expect("synced");
-    write(writer, file.handles[0], 0, &pattern(8 * BLOCK, 2));
+    // Not to the end of a block, so that no writer behind sends it.
+    let bytes = pattern(BLOCK - 5000, 2);
+    write(writer, file.handles[0], 0, &bytes);
+    expected[..bytes.len()].copy_from_slice(&bytes);
     world.rig.nsds.iter().for_each(|nsd| nsd.set_down(true));
     thread::scope(|scope| {
         let sync = scope.spawn(|| writer.fsync(file.handles[0]));
@@ -197,7 +204,7 @@ fn a_sync_beside_other_mounts_waits_for_nsds_that_come_back_soon() {
         sync.join().expect("no panic").expect("the NSDs are back");
     });
     writer.flush(file.handles[0]).expect("nothing is lost");
-    assert!(read(&world.mounts[1], file.handles[1], 0, 8 * BLOCK) == pattern(8 * BLOCK, 2));
+    assert!(read(&world.mounts[1], file.handles[1], 0, 8 * BLOCK) == expected);
     assert_whole(writer, file.ino, "after the wait");
     crew.end();
     world.end();
