@@ -5,6 +5,7 @@ use crate::emptied_test::{at_work, await_deletion, await_up, ended, made, made_i
 use crate::testing::{Crew, Rig};
 use std::time::Duration;
 use strake_env::sync::Mutex;
+use strake_env::thread;
 use strake_manager::Deletion;
 use strake_proto::layout::NsdAvailability;
 use strake_proto::{ErrorKind, NsdId, SlotIndex};
@@ -57,6 +58,30 @@ fn an_nsd_is_added_while_all_mounts_write_and_gets_strips_of_new_files() {
         }
         verify(world, crew, files);
     }
+}
+
+/// Regression: where the server of a new NSD did not answer at once, the manager called the NSD
+/// down until its next look, and refused to delete another one.
+#[test]
+fn an_nsd_that_answers_a_moment_later_is_up_when_it_is_added() {
+    let (world, crew) = World::with_crew_on(Rig::with_spares("2x", 3, 1));
+    let new = world.rig.nsds.last().expect("the spare one");
+    new.set_down(true);
+    let slot = thread::scope(|scope| {
+        scope.spawn(|| {
+            let waiters = &crew.vfs.array().observe.waiters;
+            let waits = || waiters.snapshot().iter().any(|it| it.reason == "answer of a new NSD");
+            let end = world.rig.clock.monotonic() + Duration::from_secs(60);
+            while !waits() && world.rig.clock.monotonic() < end {
+                world.rig.clock.sleep(Duration::from_millis(1));
+            }
+            new.set_down(false);
+        });
+        add(&world, &crew)
+    });
+    let files = made(&world, 2);
+    assert!(world.rig.nsds[usize::from(slot.0)].strips() > 0);
+    verify(world, crew, files);
 }
 
 /// A mount that hears nothing of the new slot follows when it reads a file that lies there, and one

@@ -2,6 +2,7 @@
 
 use crate::coherence_test::{File, World};
 use crate::differential_test::{fill, length, place, same};
+use crate::mount::DISKS_NEEDED;
 use crate::testing::Mounted;
 use crate::testing::{BLOCK_SIZE, Rig, assert_whole, send_block, try_send_block};
 use crate::vfs::vfs_test::{create, lookup, open, pattern, read, write};
@@ -180,7 +181,7 @@ fn a_mount_uses_an_nsd_that_others_use_again_as_soon_as_it_needs_it() {
 /// error that was none.
 #[test]
 fn a_sync_beside_other_mounts_waits_for_nsds_that_come_back_soon() {
-    let (mut rig, within) = (Rig::new("2x", 3), Duration::from_secs(1));
+    let mut rig = Rig::new("2x", 3);
     rig.settings.standstill_max = HANGS;
     // No sync but the test's sends anything, and it does not go into the metadata.
     rig.settings.sync_interval = Duration::from_secs(3600);
@@ -190,20 +191,29 @@ fn a_sync_beside_other_mounts_waits_for_nsds_that_come_back_soon() {
     let mut expected = pattern(8 * BLOCK, 1);
     write(writer, file.handles[0], 0, &expected);
     writer.fsync(file.handles[0]).expect("synced");
-    // Not to the end of a block, so that no writer behind sends it.
-    let bytes = pattern(BLOCK - 5000, 2);
-    write(writer, file.handles[0], 0, &bytes);
-    expected[..bytes.len()].copy_from_slice(&bytes);
-    world.rig.nsds.iter().for_each(|nsd| nsd.set_down(true));
+    for block in 0..8 {
+        // Not to the end of a block, so that no writer behind sends it.
+        let (at, bytes) = (block * BLOCK, pattern(BLOCK - 5000, 2));
+        write(writer, file.handles[0], at as u64, &bytes);
+        expected[at..at + bytes.len()].copy_from_slice(&bytes);
+    }
+    // Some block has both of its strips there.
+    let away = &world.rig.nsds[..2];
+    away.iter().for_each(|nsd| nsd.set_down(true));
     thread::scope(|scope| {
         let sync = scope.spawn(|| writer.fsync(file.handles[0]));
-        world.rig.clock.sleep(within);
-        assert!(!sync.is_finished(), "it waits");
-        writer.flush(file.handles[0]).expect("what is tried again is no error");
-        world.rig.nsds.iter().for_each(|nsd| nsd.set_down(false));
+        let waiters = &writer.array().observe.waiters;
+        let waits = || waiters.snapshot().iter().any(|it| it.reason == DISKS_NEEDED);
+        while !waits() {
+            assert!(!sync.is_finished(), "it waits, and the list of waits says so");
+            world.rig.clock.sleep(Duration::from_millis(1));
+        }
+        // As the mount itself does now and then. It fails, and the file need not tell of that.
+        writer.sync().expect_err("too many NSDs are away");
+        away.iter().for_each(|nsd| nsd.set_down(false));
         sync.join().expect("no panic").expect("the NSDs are back");
     });
-    writer.flush(file.handles[0]).expect("nothing is lost");
+    writer.fsync(file.handles[0]).expect("nothing was lost");
     assert!(read(&world.mounts[1], file.handles[1], 0, 8 * BLOCK) == expected);
     assert_whole(writer, file.ino, "after the wait");
     crew.end();

@@ -15,16 +15,11 @@ use crate::scrub::{Scrubbed, Scrubber};
 use crate::tokens::TokenService;
 use crate::{check, delete, rebalance, replace, scrub};
 use std::sync::Arc;
-use std::time::Duration;
 use strake_array::{Array, Exclusion, NsdView};
 use strake_proto::layout::NsdStatus;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{Error, ErrorKind, NsdId, Result, SlotIndex};
 use tracing::warn;
-
-/// For a new NSD to answer.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
-const ANSWER_LOOK: Duration = Duration::from_millis(50);
 
 /// See the file's head.
 pub struct Manager {
@@ -144,22 +139,7 @@ impl Manager {
             // They follow when they meet a file that lies there.
             warn!(target: "disks", "NSD {nsd} is added: {error}");
         }
-        self.wait_for_answer(nsd);
         Ok(())
-    }
-
-    /// A server may answer others before it answers the manager. What an administrator does next
-    /// may need the new NSD, such as the deletion of another one. One that stays silent is away.
-    fn wait_for_answer(&self, nsd: NsdId) {
-        let array = &self.repair.array;
-        let (nsds, clock) = (array.io.nsds(), &array.clock);
-        let Some(slot) = nsds.slot_of(nsd) else { return };
-        let end = clock.monotonic() + ANSWER_MAX;
-        let _wait = array.observe.waiters.enter("answer of a new NSD", nsd.to_string());
-        while !nsds.availability(slot).readable() && clock.monotonic() < end {
-            clock.sleep(ANSWER_LOOK);
-            nsds.probe(slot);
-        }
     }
 
     /// Refuses while a disk is being replaced or deleted, or files are being moved.

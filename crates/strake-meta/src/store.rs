@@ -66,7 +66,7 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 const CHECKPOINTS_PER_CHANGE_MAX: usize = 4;
 /// Before those, a change takes at most so many checkpoints of others for its own.
 const CHECKPOINTS_SHARED_MAX: usize = 16;
-/// What a change lacks that any checkpoint gives, whoever makes it.
+/// The wait of a change for room in the log. Any checkpoint gives room, whoever makes it.
 const LOG_FULL: &str = "metadata log full";
 
 strake_env::lock_names! {

@@ -502,20 +502,28 @@ impl Case<'_> {
         Some(self.finding("page-pool", title, &Account::written, evidence, &advice))
     }
 
+    /// What requests of some kinds waited for longest at a place, and a sentence about each of the
+    /// three first reasons. `None` if they did not wait there.
+    fn reasons(&self, kinds: &[RequestKind], place: Place) -> Option<(&'static str, Vec<String>)> {
+        let mut sums: BTreeMap<&'static str, u64> = BTreeMap::new();
+        for (kind, reason, nanos) in &self.account.waits {
+            let is_wanted = kinds.iter().any(|wanted| *wanted as usize == usize::from(*kind));
+            if is_wanted && Place::of(reason) == place {
+                *sums.entry(*reason).or_default() += nanos;
+            }
+        }
+        let mut sums: Vec<(&'static str, u64)> = sums.into_iter().collect();
+        sums.sort_by_key(|(_, nanos)| std::cmp::Reverse(*nanos));
+        let sentence = |(it, nanos): &(&str, u64)| format!("'{it}' took {}.", time(*nanos));
+        let (first, _) = sums.first()?;
+        Some((*first, sums.iter().take(3).map(sentence).collect()))
+    }
+
     /// Requests that are not about names, and wait for metadata: what they sync or write goes into
     /// its log.
     fn metadata_log(&self, blame: &mut Blame) -> Option<Finding> {
         let taken = blame.take(&[Read, Write, Sync], &[Metadata], f64::MAX);
-        let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
-        for (kind, reason, nanos) in &self.account.waits {
-            if usize::from(*kind) != Names as usize && Place::of(reason) == Metadata {
-                *reasons.entry(*reason).or_default() += *nanos;
-            }
-        }
-        let mut most: Vec<(&str, u64)> = reasons.into_iter().collect();
-        most.sort_by_key(|(_, nanos)| std::cmp::Reverse(*nanos));
-        let evidence = most.iter().take(3);
-        let evidence = evidence.map(|(reason, nanos)| format!("{}: {reason}.", time(*nanos)));
+        let (_, evidence) = self.reasons(&[Read, Write, Sync], Metadata)?;
         let advice = [
             "Small syncs go into the metadata's log: fast disks for the metadata help (`strake disk \
              list` shows which).",
@@ -523,7 +531,7 @@ impl Case<'_> {
         ];
         let title = ("Programs wait for the metadata's log".to_owned(), taken);
         let of = |account: &Account| account.of(Sync).nanos + account.of(Write).nanos;
-        Some(self.finding("metadata-log", title, &of, evidence.collect(), &advice))
+        Some(self.finding("metadata-log", title, &of, evidence, &advice))
     }
 
     fn metadata(&self, blame: &mut Blame) -> Option<Finding> {
@@ -627,21 +635,11 @@ impl Case<'_> {
     /// Waits that belong to no other cause.
     fn other_waits(&self, blame: &mut Blame) -> Option<Finding> {
         let taken = blame.take(&RequestKind::ALL, &[Others], f64::MAX);
-        let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
-        for (_, reason, nanos) in &self.account.waits {
-            if Place::of(reason) == Others {
-                *reasons.entry(reason).or_default() += nanos;
-            }
-        }
-        let mut reasons: Vec<(&str, u64)> = reasons.into_iter().collect();
-        reasons.sort_by_key(|(_, nanos)| std::cmp::Reverse(*nanos));
-        let (first, _) = reasons.first()?;
-        let evidence = reasons.iter().take(3);
-        let evidence = evidence.map(|(it, nanos)| format!("'{it}' took {}.", time(*nanos)));
+        let (first, evidence) = self.reasons(&RequestKind::ALL, Others)?;
         let advice = ["`strake diag waiters` lists everything that waits, and who is waited for. \
              `strake help operating` says what each of these waits means."];
         let title = (format!("Requests wait for '{first}'"), taken);
-        Some(self.finding("waits", title, &Account::nanos, evidence.collect(), &advice))
+        Some(self.finding("waits", title, &Account::nanos, evidence, &advice))
     }
 
     /// Requests that have waited for long and are not done yet.

@@ -183,7 +183,7 @@ fn metadata_other_programs_processors_and_disks_are_named() {
     minute.ask(RequestKind::Sync, 1000, (10, 0), "metadata log full");
     let report = minute.explain();
     assert_eq!(report.findings[0].id, "metadata-log", "it is not about names");
-    assert_eq!(report.findings[0].evidence, ["9.00 s: metadata log full."]);
+    assert_eq!(report.findings[0].evidence, ["'metadata log full' took 9.00 s."]);
 
     let mut minute = Minute::new();
     minute.ask(RequestKind::Write, 1000, (10, 65_536), "contents of the same file");

@@ -8,12 +8,17 @@
 use super::{NsdSet, NsdSlot};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use strake_proto::layout::{LayoutMap, Slot};
 use strake_proto::limits::SLOTS_MAX;
 use strake_proto::meta::{Configuration, MetaOp};
 use strake_proto::nsd::NsdPort;
 use strake_proto::{Error, ErrorKind, NsdId, Result, SlotIndex};
 use tracing::info;
+
+/// For a new NSD to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+const ANSWER_LOOK: Duration = Duration::from_millis(50);
 
 /// See the file's head.
 pub(super) struct Slots {
@@ -106,11 +111,24 @@ impl NsdSet {
         if added.is_ok()
             && let Some(slot) = self.slot_of(nsd)
         {
-            self.find_again(slot);
-            self.probe(slot);
+            self.wait_for_answer(slot);
         }
         *self.coming.lock() = None;
         added
+    }
+
+    /// A server may begin to serve a new NSD a moment later, and what an administrator does next
+    /// may need the NSD, such as the deletion of another one. An NSD that stays silent counts as
+    /// down.
+    fn wait_for_answer(&self, slot: SlotIndex) {
+        let end = self.clock.monotonic() + ANSWER_MAX;
+        let name = || self.nsd(slot).to_string();
+        let waiters = self.observe.as_ref().map(|observe| &observe.waiters);
+        let _wait = waiters.map(|waiters| waiters.enter("answer of a new NSD", name()));
+        self.find_again(slot);
+        while !self.probe(slot) && self.clock.monotonic() < end {
+            self.clock.sleep(ANSWER_LOOK);
+        }
     }
 }
 

@@ -70,30 +70,18 @@ impl StripeIo {
         access: Access,
     ) -> Result<Option<Found>> {
         assert!(offset.is_multiple_of(UNIT_BYTES) && out.len().is_multiple_of(UNIT_BYTES));
-        self.looking_again(|| self.read_once(layout, block, floor, expected, offset, out, access))
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "the range and the block are told apart")]
-    fn read_once(
-        &self,
-        layout: &ObjectLayout,
-        block: BlockIndex,
-        floor: Version,
-        expected: u32,
-        offset: usize,
-        out: &mut [u8],
-        access: Access,
-    ) -> Result<Option<Found>> {
-        let slots = self.nsds.stripe(layout, block)?;
-        let mut shape = expected.clamp(1, layout.block_size);
-        for _ in 0..2 {
-            match self.read_fast(layout, block, &slots, floor, shape, offset, out) {
-                Fast::Done(found) => return Ok(Some(found)),
-                Fast::OtherShape(block_bytes) => shape = block_bytes,
-                Fast::Failed => break,
+        self.looking_again(|| {
+            let slots = self.nsds.stripe(layout, block)?;
+            let mut shape = expected.clamp(1, layout.block_size);
+            for _ in 0..2 {
+                match self.read_fast(layout, block, &slots, floor, shape, offset, out) {
+                    Fast::Done(found) => return Ok(Some(found)),
+                    Fast::OtherShape(block_bytes) => shape = block_bytes,
+                    Fast::Failed => break,
+                }
             }
-        }
-        self.read_slow(layout, block, floor, offset, out, access)
+            self.read_slow(layout, block, floor, offset, out, access)
+        })
     }
 
     #[allow(clippy::too_many_arguments, reason = "the range and the block are told apart")]
@@ -414,33 +402,26 @@ impl StripeIo {
         block: BlockIndex,
         floor: Version,
     ) -> Result<Option<(Version, u32)>> {
-        self.looking_again(|| self.head_once(layout, block, floor))
-    }
-
-    fn head_once(
-        &self,
-        layout: &ObjectLayout,
-        block: BlockIndex,
-        floor: Version,
-    ) -> Result<Option<(Version, u32)>> {
-        let slots = self.nsds.stripe(layout, block)?;
-        let key = self.key(layout, block, StripIndex(0));
-        if let Ok(header) = self.read_strip(slots[0], key, None, 0, &mut [])
-            && header.version >= floor
-        {
-            return Ok(Some((header.version, header.block_bytes)));
-        }
-        let survey = self.survey(layout, block, floor)?;
-        match self.judge(layout, &survey) {
-            Verdict::Hole => Ok(None),
-            Verdict::Unknown => Err(gone(layout, block)),
-            Verdict::Whole(version, block_bytes) => Ok(Some((version, block_bytes))),
-            Verdict::Unequal => {
-                let headers = survey.sights.iter().filter_map(|sight| sight.as_ref().ok());
-                let newest = headers.max_by_key(|header| header.version);
-                Ok(newest.map(|header| (header.version, header.block_bytes)))
+        self.looking_again(|| {
+            let slots = self.nsds.stripe(layout, block)?;
+            let key = self.key(layout, block, StripIndex(0));
+            if let Ok(header) = self.read_strip(slots[0], key, None, 0, &mut [])
+                && header.version >= floor
+            {
+                return Ok(Some((header.version, header.block_bytes)));
             }
-        }
+            let survey = self.survey(layout, block, floor)?;
+            match self.judge(layout, &survey) {
+                Verdict::Hole => Ok(None),
+                Verdict::Unknown => Err(gone(layout, block)),
+                Verdict::Whole(version, block_bytes) => Ok(Some((version, block_bytes))),
+                Verdict::Unequal => {
+                    let headers = survey.sights.iter().filter_map(|sight| sight.as_ref().ok());
+                    let newest = headers.max_by_key(|header| header.version);
+                    Ok(newest.map(|header| (header.version, header.block_bytes)))
+                }
+            }
+        })
     }
 
     /// Counts strips that were rebuilt and rewritten.
