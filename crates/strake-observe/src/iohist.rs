@@ -173,7 +173,7 @@ impl IoHistory {
 
     /// The number of I/Os recorded since the start, including those that have left the ring.
     pub fn recorded(&self) -> u64 {
-        self.ring.taken()
+        self.ring.recorded()
     }
 }
 

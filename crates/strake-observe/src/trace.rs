@@ -9,9 +9,10 @@
 //! A trace also remembers the names of the processes that made requests, and the names of files
 //! that were looked up, so that reports can show them.
 
+mod lines;
 mod packed;
 
-use crate::ring::Ring;
+use lines::Lines;
 use packed::{Names as Table, Packed};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
@@ -34,7 +35,7 @@ pub const TRACE_EVENTS_MAX: usize = 4 << 20;
 pub const TRACE_EVENTS_DEFAULT: usize = 256 << 10;
 
 /// The memory that an event takes, in bytes.
-pub const TRACE_EVENT_BYTES: usize = Ring::<Packed>::SLOT_BYTES;
+pub const TRACE_EVENT_BYTES: usize = Lines::SLOT_BYTES;
 
 /// So many processes are remembered by name.
 const PROCESSES_MAX: usize = 4096;
@@ -131,7 +132,7 @@ impl fmt::Debug for ThreadLabel {
 
 /// One trace, from its start on.
 struct Run {
-    ring: Ring<Packed>,
+    ring: Lines,
     begun: Duration,
     since: Timestamp,
     /// When it was stopped.
@@ -142,8 +143,14 @@ struct Run {
 
 /// The number of lanes that threads take their events to.
 const LANES: usize = 16;
-/// The number of places of the ring that a lane takes at once.
-const PLACES: u64 = 16;
+/// The most places of the ring that a lane takes at once.
+const PLACES_MAX: usize = 64;
+
+/// The number of places of a ring that a lane takes at once. Together the lanes take a quarter of
+/// the ring at most.
+fn places_at_once(capacity: usize) -> u64 {
+    PLACES_MAX.min(capacity / (4 * LANES)) as u64
+}
 
 /// The places in the ring of the trace that the next events of some threads take.
 #[derive(Default)]
@@ -167,10 +174,11 @@ impl Places {
         let is_old = || run.ring.taken() - self.tickets.start >= half;
         if self.tickets.is_empty() || is_old() {
             run.skipped.fetch_add(unused(&self.tickets), Relaxed);
-            let first = run.ring.take(PLACES);
-            self.tickets = first..first + PLACES;
+            let places = places_at_once(run.ring.capacity());
+            let first = run.ring.take(places);
+            self.tickets = first..first + places;
         }
-        run.ring.put(self.tickets.start, Packed::new(&event(start)));
+        run.ring.put(self.tickets.start, Packed::new(&event(start)).0);
         self.tickets.start += 1;
     }
 }
@@ -257,7 +265,7 @@ impl Trace {
         let before = run.take().and_then(Arc::into_inner).map(|run| run.ring);
         let ring = match before.filter(|ring| ring.capacity() == capacity) {
             Some(ring) => ring.emptied(),
-            None => Ring::new(capacity),
+            None => Lines::new(capacity),
         };
         *self.names.lock() = Names::default();
         self.number.store(LAST.fetch_add(1, Relaxed) + 1, Relaxed);
@@ -404,7 +412,7 @@ impl Trace {
         let run = self.run.lock().clone()?;
         let (packed, names) = (run.ring.snapshot(), Table::now());
         let mut events: Vec<(u64, Event)> =
-            packed.iter().map(|(ticket, it)| (*ticket, it.event(&names))).collect();
+            packed.into_iter().map(|(ticket, it)| (ticket, Packed(it).event(&names))).collect();
         events.sort_by_key(|(_, event)| event.start_ns.saturating_add(event.took_ns));
         let ended = run.ended.get().copied();
         let end = ended.unwrap_or_else(|| self.clock.monotonic());

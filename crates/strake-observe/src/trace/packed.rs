@@ -25,7 +25,7 @@ use strake_proto::NsdId;
 
 /// See the file's head.
 #[derive(Clone, Copy)]
-pub(super) struct Packed([u64; 6]);
+pub(super) struct Packed(pub(super) [u64; 6]);
 
 /// Durations and bytes have 48 bits.
 const SHORT_MAX: u64 = (1 << 48) - 1;
