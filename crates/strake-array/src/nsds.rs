@@ -62,6 +62,8 @@ struct NsdSlot {
     status: Mutex<NsdStatus>,
     route: RwLock<Route>,
     availability: AtomicU8,
+    /// When this client last stopped to read it; `None` if it did not since it began.
+    went: Mutex<Option<Duration>>,
     /// Whether the metadata durably says that this NSD is not up.
     noted: AtomicBool,
     /// The boot number last seen; 0 for none.
@@ -225,6 +227,7 @@ impl NsdSlot {
                 NsdAvailability::Up => NsdAvailability::Down,
                 _ => NsdAvailability::Unrecovered,
             })),
+            went: Mutex::new(None),
             noted: AtomicBool::new(
                 slot.state.availability != NsdAvailability::Up
                     && !matches!(slot.state.status, NsdStatus::Deleted { .. }),
@@ -361,17 +364,6 @@ impl NsdSet {
     /// How the NSD of `slot` may be used.
     pub fn availability(&self, slot: SlotIndex) -> NsdAvailability {
         AVAILABILITIES[usize::from(self.slot(slot).availability.load(Ordering::Acquire))]
-    }
-
-    fn set_availability(&self, slot: SlotIndex, availability: NsdAvailability) {
-        let code = code_of(availability);
-        if self.slot(slot).availability.swap(code, Ordering::AcqRel) != code {
-            let (nsd, state) = (self.nsd(slot), name_of(availability));
-            match availability {
-                NsdAvailability::Up => info!(target: "disks", "NSD {nsd} is {state}"),
-                _ => warn!(target: "disks", "NSD {nsd} is {state}"),
-            }
-        }
     }
 
     /// Whether the metadata says that the NSD of `slot` has missed something.

@@ -190,6 +190,41 @@ impl Mount {
         self.tokens.is_some() && !self.is_dead() && is_absence(error.kind())
     }
 
+    /// Makes a request about a file. In a cluster, if disks are away that were there less than
+    /// `standstill_max` ago, it is made again until then: servers are started anew while mounts
+    /// live. Disks that are away for longer hold no program up, so an outage costs each program
+    /// that wait once, and not at each request.
+    ///
+    /// The request takes its tokens itself, so that they can be given up in between.
+    pub(crate) fn with_disks<T>(&self, ino: Ino, request: impl FnMut() -> Result<T>) -> Result<T> {
+        let limit = self.settings.standstill_max;
+        self.again_while(
+            || format!("inode {ino}"),
+            || self.array.io.nsds().went_within(limit),
+            request,
+        )
+    }
+
+    /// Makes a request of a program again as long as it fails for want of disks, and `may_wait`.
+    pub(crate) fn again_while<T>(
+        &self,
+        concerned: impl Fn() -> String,
+        may_wait: impl Fn() -> bool,
+        mut request: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let mut wait = None;
+        loop {
+            match request() {
+                Err(error) if self.may_pass(&error) && may_wait() => {
+                    let waiters = &self.array.observe.waiters;
+                    wait.get_or_insert_with(|| waiters.enter(DISKS_NEEDED, concerned()));
+                    self.array.clock.sleep(SAVE_PAUSE);
+                }
+                result => return result,
+            }
+        }
+    }
+
     /// Whether this mount may change a file now, without asking.
     pub(crate) fn may_change(&self, ino: Ino) -> bool {
         self.tokens.as_ref().is_none_or(|tokens| tokens.may_change(ino))

@@ -32,7 +32,7 @@ pub struct Settings {
     pub io_threads: usize,
     /// `standstill_max`: how long writers and readers wait for memory while no data at all can be
     /// written. After this time a writer gets an error, and a reader exceeds the page pool's
-    /// budget.
+    /// budget. In a cluster also how long programs wait for disks that went.
     pub standstill_max: Duration,
     /// `prefetch_blocks`: how many blocks a sequential reader is kept ahead.
     pub prefetch_blocks: u64,

@@ -3,7 +3,7 @@
 use crate::client::StrakeVfs;
 use crate::data::of::Of;
 use crate::data::write::Position;
-use crate::flush::sync::{sync_all, sync_inode};
+use crate::flush::sync::{sync_for_program, sync_inode};
 use crate::inode::core::InodeState;
 use crate::invalidate::Invalidate;
 use crate::locks::Locks;
@@ -120,14 +120,14 @@ impl StrakeVfs {
             if !(open.flags.read || open.flags.execute) {
                 return Err(ErrorKind::BadHandle.into());
             }
-            let _tokens = self.mount.take_to_read(open.inode.ino, access)?;
-            let file = self.file(&open)?;
-            let of = self.of(&open, &file);
-            let count = of.read(&open.ahead, offset, out)?;
-            if !open.flags.no_atime {
-                self.mount.note_read(&open.inode, self.mount.mode.get().access_times);
-            }
-            Ok(count)
+            self.mount.with_disks(open.inode.ino, || {
+                let _tokens = self.mount.take_to_read(open.inode.ino, access)?;
+                let count = self.of(&open, &*self.file(&open)?).read(&open.ahead, offset, out)?;
+                if !open.flags.no_atime {
+                    self.mount.note_read(&open.inode, self.mount.mode.get().access_times);
+                }
+                Ok(count)
+            })
         });
         self.timings.read.end(start, *result.as_ref().unwrap_or(&0) as u64, result.is_ok());
         result
@@ -238,10 +238,12 @@ impl Vfs for StrakeVfs {
         self.timings.setattr.run(|| {
             self.mount.may_write()?;
             let open = handle.map(|handle| self.files.get(handle)).transpose()?;
-            let _tokens = self.mount.take([exclusive(ino)])?;
-            let inode = self.mount.table.pin(ino);
             let open = open.as_deref().filter(|open| open.inode.ino == ino);
-            let attr = attributes::setattr(&self.mount, caller, &inode, open, change)?;
+            let inode = self.mount.table.pin(ino);
+            let attr = self.mount.with_disks(ino, || {
+                let _tokens = self.mount.take([exclusive(ino)])?;
+                attributes::setattr(&self.mount, caller, &inode, open, change)
+            })?;
             self.settle(&inode)?;
             Ok(attr)
         })
@@ -381,18 +383,20 @@ impl Vfs for StrakeVfs {
         let start = self.timings.write.begin();
         let result = self.writable(handle).and_then(|open| {
             let ino = open.inode.ino;
-            let (tokens, position) = match open.flags.append {
-                true => (self.mount.take_to_change(ino)?, Position::End),
-                false => {
-                    let tokens = self.mount.take_to_write(ino, offset, bytes.len())?;
-                    (tokens, Position::At(offset))
+            let count = self.mount.with_disks(ino, || {
+                let (tokens, position) = match open.flags.append {
+                    true => (self.mount.take_to_change(ino)?, Position::End),
+                    false => {
+                        let tokens = self.mount.take_to_write(ino, offset, bytes.len())?;
+                        (tokens, Position::At(offset))
+                    }
+                };
+                if let Some(newest) = tokens.beside() {
+                    self.mount.learn_size(&open.inode, newest)?;
                 }
-            };
-            if let Some(newest) = tokens.beside() {
-                self.mount.learn_size(&open.inode, newest)?;
-            }
-            xattr::remove_capability(&self.mount, &open.inode)?;
-            let count = self.of(&open, &*self.file(&open)?).write(position, bytes)?;
+                xattr::remove_capability(&self.mount, &open.inode)?;
+                self.of(&open, &*self.file(&open)?).write(position, bytes)
+            })?;
             if open.flags.sync || self.mount.mode.get().sync {
                 sync_inode(&self.mount, &open.inode)?;
             }
@@ -408,9 +412,11 @@ impl Vfs for StrakeVfs {
             if !open.flags.write {
                 return Err(ErrorKind::BadHandle.into());
             }
-            // The page stays in the kernel, so no other client may write beside.
-            let _tokens = self.mount.take_to_change(open.inode.ino)?;
-            self.of(&open, &*self.file(&open)?).write(Position::At(offset), bytes)
+            self.mount.with_disks(open.inode.ino, || {
+                // The page stays in the kernel, so no other client may write beside.
+                let _tokens = self.mount.take_to_change(open.inode.ino)?;
+                self.of(&open, &*self.file(&open)?).write(Position::At(offset), bytes)
+            })
         });
         self.timings.write.end(start, *result.as_ref().unwrap_or(&0) as u64, result.is_ok());
         result
@@ -441,8 +447,10 @@ impl Vfs for StrakeVfs {
     fn fallocate(&self, handle: Handle, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         self.timings.fallocate.run(|| {
             let open = self.writable(handle)?;
-            let _tokens = self.mount.take([exclusive(open.inode.ino)])?;
-            self.of(&open, &*self.file(&open)?).fallocate(range, mode)?;
+            self.mount.with_disks(open.inode.ino, || {
+                let _tokens = self.mount.take([exclusive(open.inode.ino)])?;
+                self.of(&open, &*self.file(&open)?).fallocate(range.clone(), mode)
+            })?;
             self.settle(&open.inode)
         })
     }
@@ -464,12 +472,14 @@ impl Vfs for StrakeVfs {
             if Arc::ptr_eq(&from.inode, &to.inode) && distance < length {
                 return Err(ErrorKind::Invalid.into());
             }
-            let wants = [shared(from.inode.ino), exclusive(to.inode.ino)];
-            let _tokens = self.mount.take(wants)?;
-            let (source_file, target_file) = (self.file(&from)?, self.file(&to)?);
-            let source = (&self.of(&from, &source_file), source.1);
-            let target = (&self.of(&to, &target_file), target.1);
-            let copied = copy::copy_range(source, target, length)?;
+            let copied = self.mount.with_disks(from.inode.ino, || {
+                let wants = [shared(from.inode.ino), exclusive(to.inode.ino)];
+                let _tokens = self.mount.take(wants)?;
+                let (source_file, target_file) = (self.file(&from)?, self.file(&to)?);
+                let source = (&self.of(&from, &source_file), source.1);
+                let target = (&self.of(&to, &target_file), target.1);
+                copy::copy_range(source, target, length)
+            })?;
             self.settle(&to.inode)?;
             Ok(copied)
         })
@@ -589,7 +599,7 @@ impl Vfs for StrakeVfs {
     fn sync(&self) -> Result<u64> {
         self.timings.sync.run(|| {
             self.mount.hold_lease()?;
-            let bytes = sync_all(&self.mount)?;
+            let bytes = sync_for_program(&self.mount)?;
             self.mount.lost.lock().take().map_or(Ok(bytes), Err)
         })
     }

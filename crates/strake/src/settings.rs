@@ -124,7 +124,8 @@ pub(crate) const TABLE: &[Setting] = &[
         name: "standstill_max",
         default: "30s",
         form: Form::Time(seconds(1), seconds(3600)),
-        meaning: "how long writers wait while nothing can be written, before they get EIO",
+        meaning: "how long writers wait while nothing can be written, and in a cluster programs for \
+                  disks that went, before they get EIO",
     },
     Setting {
         name: "stay_awake",

@@ -1,14 +1,15 @@
 //! NSDs that return: how much they must have, what they missed, and how their recovery begins and
 //! ends.
 
-use super::NsdSet;
 use super::missed::Missed;
+use super::{AVAILABILITIES, NsdSet, code_of, name_of};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use strake_env::sync::MutexGuard;
 use strake_proto::layout::{NsdAvailability, NsdStatus};
 use strake_proto::nsd::NsdStatusReply;
 use strake_proto::{NsdId, Result, SlotIndex};
-use tracing::warn;
+use tracing::{info, warn};
 
 /// The result of the end of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,33 @@ impl Vouched {
 }
 
 impl NsdSet {
+    pub(super) fn set_availability(&self, slot: SlotIndex, availability: NsdAvailability) {
+        let (entry, code) = (self.slot(slot), code_of(availability));
+        let before = entry.availability.swap(code, Ordering::AcqRel);
+        if before == code {
+            return;
+        }
+        if AVAILABILITIES[usize::from(before)].readable() && !availability.readable() {
+            *entry.went.lock() = Some(self.clock.monotonic());
+        }
+        let (nsd, state) = (self.nsd(slot), name_of(availability));
+        match availability {
+            NsdAvailability::Up => info!(target: "disks", "NSD {nsd} is {state}"),
+            _ => warn!(target: "disks", "NSD {nsd} is {state}"),
+        }
+    }
+
+    /// Whether some NSD is away that this client could read less than `limit` ago. It may be back
+    /// soon.
+    pub fn went_within(&self, limit: Duration) -> bool {
+        let now = self.clock.monotonic();
+        let is_recent = |slot| {
+            let went = *self.slot(slot).went.lock();
+            went.is_some_and(|went| now.saturating_sub(went) < limit)
+        };
+        self.slots().any(|slot| !self.availability(slot).readable() && is_recent(slot))
+    }
+
     /// The tables of missed writes.
     pub fn missed(&self) -> MutexGuard<'_, Missed> {
         self.missed.lock()
@@ -261,3 +289,7 @@ impl NsdSet {
         Ok(RecoveryEnd::Up)
     }
 }
+
+#[cfg(test)]
+#[path = "returning_test.rs"]
+mod returning_test;

@@ -15,7 +15,7 @@ use crate::flush::told::{lacking, took};
 use crate::inode::core::InodeState;
 use crate::inode::open_table::Pinned;
 use crate::memory::file::FileState;
-use crate::mount::{DISKS_NEEDED, Mount, SAVE_PAUSE};
+use crate::mount::Mount;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::reaper;
@@ -44,20 +44,25 @@ enum Saving {
 /// too. If disks are away that may be back soon ([`Mount::may_pass`]), it waits for them as long as
 /// writers wait while nothing can be written.
 pub(crate) fn sync_inode(mount: &Mount, inode: &Arc<InodeState>) -> Result<()> {
-    let array = &mount.array;
-    let end = array.clock.monotonic() + mount.settings.standstill_max;
-    let mut wait = None;
-    loop {
-        let synced = mount.tell_kept().and_then(|()| sync_one(mount, inode, Saving::Hardened));
-        match synced {
-            Err(error) if mount.may_pass(&error) && array.clock.monotonic() < end => {
-                let name = || format!("inode {}", inode.ino);
-                wait.get_or_insert_with(|| array.observe.waiters.enter(DISKS_NEEDED, name()));
-                array.clock.sleep(SAVE_PAUSE);
-            }
-            result => return result,
-        }
-    }
+    waiting_for_disks(mount, &format!("inode {}", inode.ino), || {
+        mount.tell_kept().and_then(|()| sync_one(mount, inode, Saving::Hardened))
+    })
+}
+
+/// Makes everything durable that this mount has, for a program. It waits as [`sync_inode`] does.
+/// Returns how many bytes were sent by the attempt that succeeded.
+pub(crate) fn sync_for_program(mount: &Mount) -> Result<u64> {
+    waiting_for_disks(mount, "all files", || sync_all(mount))
+}
+
+fn waiting_for_disks<T>(
+    mount: &Mount,
+    concerned: &str,
+    sync: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let clock = &mount.array.clock;
+    let end = clock.monotonic() + mount.settings.standstill_max;
+    mount.again_while(|| concerned.to_owned(), || clock.monotonic() < end, sync)
 }
 
 /// Makes one file durable by all of the steps.
