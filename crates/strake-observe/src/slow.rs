@@ -561,12 +561,36 @@ impl Case<'_> {
         let taken = blame.take(&RequestKind::ALL, &[SameFile], f64::MAX);
         let evidence =
             vec![format!("Requests waited {} for others of the same file.", time(taken as u64))];
-        let advice = [
-            "Let the programs write files of their own, or each its own part of whole blocks.",
-            "One program that syncs a file holds up those that write to it.",
-        ];
-        let title = ("Programs wait for each other at the same file".to_owned(), taken);
+        let (title, advice) = match self.account.of(Sync).count > 0 && self.is_file_of_one() {
+            true => (
+                "A program's own syncs and requests wait for each other at one file",
+                [
+                    "A sync holds up other requests for the blocks that it sends. Let the program \
+                     sync less often, after more writes.",
+                    "Requests that need not be in one file can be spread over several.",
+                ],
+            ),
+            false => (
+                "Programs wait for each other at the same file",
+                [
+                    "Let the programs write files of their own, or each its own part of whole \
+                     blocks.",
+                    "One program that syncs a file holds up those that write to it.",
+                ],
+            ),
+        };
+        let title = (title.to_owned(), taken);
         Some(self.finding("same-file", title, &Account::nanos, evidence, &advice))
+    }
+
+    /// Whether nine tenths of the time at the busiest file are of one process.
+    fn is_file_of_one(&self) -> bool {
+        let accounts = || self.window.accounts.iter();
+        let busiest = accounts().max_by_key(|(_, account)| account.nanos());
+        busiest.is_some_and(|(key, most)| {
+            let at_it = accounts().filter(|(other, _)| other.inode == key.inode);
+            most.nanos() * 10 >= at_it.map(|(_, account)| account.nanos()).sum::<u64>() * 9
+        })
     }
 
     fn processor(&self, blame: &mut Blame) -> Option<Finding> {

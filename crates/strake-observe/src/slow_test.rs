@@ -188,6 +188,16 @@ fn metadata_other_programs_processors_and_disks_are_named() {
     let mut minute = Minute::new();
     minute.ask(RequestKind::Write, 1000, (10, 65_536), "contents of the same file");
     assert_eq!(minute.found(), ["same-file"]);
+    let title = |minute: &Minute| minute.explain().findings[0].title.clone();
+    assert_eq!(title(&minute), "Programs wait for each other at the same file");
+    minute.ask(RequestKind::Sync, 20, (10, 0), "sync of the same file");
+    assert_eq!(minute.found(), ["same-file"]);
+    let own = "A program's own syncs and requests wait for each other at one file";
+    assert_eq!(title(&minute), own);
+    let only = minute.window.accounts.iter().next().map(|(key, it)| (*key, it.clone()));
+    let (key, account) = only.expect("one process");
+    minute.window.accounts.insert(AccountKey { process: 8, ..key }, account);
+    assert_eq!(title(&minute), "Programs wait for each other at the same file");
 
     let mut minute = Minute::new();
     minute.ask(RequestKind::Read, 1000, (10, 65_536), "");
