@@ -538,6 +538,7 @@ impl NsdSet {
         self.record(slot, NsdAvailability::Unrecovered)?;
         self.set_availability(slot, NsdAvailability::Unrecovered);
         entry.noted.store(true, Ordering::Release);
+        self.abandon(slot);
         Ok(())
     }
 
@@ -553,6 +554,7 @@ impl NsdSet {
         self.missed().distrust(slot);
         self.slot(slot).noted.store(true, Ordering::Release);
         self.set_availability(slot, NsdAvailability::Unrecovered);
+        self.abandon(slot);
     }
 
     /// How often this client was told to leave an NSD.

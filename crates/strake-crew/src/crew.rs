@@ -141,6 +141,10 @@ impl NsdPort for InTerm {
         let context = NsdContext { epoch: self.leases.epoch(), ..context };
         self.port.call(context, request, send, receive)
     }
+
+    fn abandon(&self) {
+        self.port.abandon();
+    }
 }
 
 fn way_of_crew(nsds: &NsdWays, leases: &Arc<LeaseService>, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {

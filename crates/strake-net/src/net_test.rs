@@ -364,6 +364,32 @@ fn a_request_waits_for_the_lease_of_a_server_that_was_started_anew() {
 }
 
 #[test]
+fn calls_of_a_server_that_stands_still_end_when_its_nsd_is_out_of_use() {
+    let folder = Folder::new();
+    let still = Arc::<MemoryNsd>::default();
+    let server = serve_at(&folder.socket(), &still, 1);
+    let session = session(server.endpoint(), PATIENT);
+    strake_env::thread::scope(|scope| {
+        let callers: Vec<_> = (0..3)
+            .map(|block| {
+                let session = &session;
+                scope.spawn(move || call(session, &write(key(0, block), 5), b"bytes"))
+            })
+            .collect();
+        still.gate.wait_for_callers(3);
+        session.abandon();
+        for caller in callers {
+            let error = caller.join().expect("no panic").expect_err("nobody has answered");
+            assert_eq!(error.kind(), ErrorKind::Unreachable);
+        }
+        assert_eq!(still.copies.load(SeqCst), 0, "none of them was tried again");
+        still.gate.open();
+    });
+    call(&session, &NsdRequest::Status, &[]).expect("later calls are made as ever");
+    server.stop();
+}
+
+#[test]
 fn an_absent_server_is_unreachable_at_once_where_patience_is_zero() {
     let folder = Folder::new();
     let limits = SessionLimits { broken: Duration::ZERO, ..SessionLimits::NSD };

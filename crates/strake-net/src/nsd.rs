@@ -73,6 +73,11 @@ impl NsdPort for NsdClientSession {
         self.session.waits().end_wait(wait);
         answer?
     }
+
+    fn abandon(&self) {
+        let detail = format!("{} is out of use", self.session.service());
+        self.session.abandon(&Error::new(ErrorKind::Unreachable, detail));
+    }
 }
 
 impl NsdClientSession {

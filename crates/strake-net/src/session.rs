@@ -105,6 +105,8 @@ pub(crate) struct Session {
     /// failing attempt share its failure instead of each repeating it.
     attempts: AtomicU64,
     failure: Mutex<Option<Error>>,
+    /// How often the calls under way were given up.
+    abandoned: AtomicU64,
 }
 
 /// A reply and the connection that brought it, which takes the payload's buffer back.
@@ -133,6 +135,7 @@ impl Session {
             connection: WatchedMutex::default(),
             attempts: AtomicU64::new(0),
             failure: Mutex::new(None),
+            abandoned: AtomicU64::new(0),
         }
     }
 
@@ -154,6 +157,16 @@ impl Session {
     pub(crate) fn disconnect(&self) {
         let connection = self.connection.lock().take();
         drop(connection);
+    }
+
+    /// Ends the calls under way, and none of them is tried again. A call that waits for a
+    /// connection ends when that is made, or cannot be made.
+    pub(crate) fn abandon(&self, error: &Error) {
+        self.abandoned.fetch_add(1, SeqCst);
+        let connection = self.connection.try_lock().and_then(|place| place.clone());
+        if let Some(connection) = connection {
+            connection.end(error);
+        }
     }
 
     /// Waits between two attempts.
@@ -250,6 +263,7 @@ impl Session {
     ) -> Result<T> {
         let (mut since, mut was_connected, mut pause) = (None, false, PAUSE_MIN);
         let mut served = None;
+        let abandoned = self.abandoned.load(SeqCst);
         loop {
             let error = match self.connected(prepare) {
                 Ok(connection) => match attempt(&connection) {
@@ -262,7 +276,9 @@ impl Session {
                 Err(error) => error,
             };
             // Waiting helps against absence and silence, not against a refusal.
-            if !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut) {
+            let is_of_waiting =
+                matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut);
+            if !is_of_waiting || self.abandoned.load(SeqCst) != abandoned {
                 return Err(error);
             }
             if let Some(process) = self.env.process.as_ref().filter(|process| process.matters()) {

@@ -547,4 +547,9 @@ pub trait NsdPort: Send + Sync {
         send: &[u8],
         receive: &mut [u8],
     ) -> Result<NsdReply>;
+
+    /// The NSD is out of use: its calls that are under way end with `Unreachable`, since its server
+    /// may stand still and never answer (R3). Later calls are made as ever. Calls that end by
+    /// themselves, such as those of an NSD in the same process, need nothing of this.
+    fn abandon(&self) {}
 }

@@ -73,6 +73,12 @@ impl NsdSet {
         }
     }
 
+    /// Waits no longer for answers of an NSD that is noted: what they would say is compared anyway.
+    pub(super) fn abandon(&self, slot: SlotIndex) {
+        let port = self.slot(slot).route.read().port.clone();
+        port.into_iter().for_each(|port| port.abandon());
+    }
+
     /// Whether some NSD is away that this client could read less than `limit` ago. It may be back
     /// soon.
     pub fn went_within(&self, limit: Duration) -> bool {
