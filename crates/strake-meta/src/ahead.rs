@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 use strake_proto::Result;
-use strake_proto::meta::CountedAnswer;
+use strake_proto::meta::{CountedAnswer, MetaReply};
 use strake_store::{Batch, KvRead};
 
 /// A store that takes changes.
@@ -207,6 +207,10 @@ fn decide(
             .map(|(reply, changes)| (CountedAnswer { position, outcome: Ok(reply) }, changes)),
         LogEntry::Counted(counted) => machine::apply_counted_knowing(kv, &counted, position, known),
         LogEntry::CountedBefore(counted) => machine::apply_counted_before(kv, &counted, position),
+        LogEntry::GoesOn => {
+            let answer = CountedAnswer { position, outcome: Ok(MetaReply::Done) };
+            machine::go_on(kv).map(|changes| (answer, changes))
+        }
     }
 }
 

@@ -12,13 +12,13 @@ use crate::ops::update::NewContent;
 use crate::ops::window::Admission;
 use crate::ops::xattr::NewXattr;
 use crate::ops::{
-    configure, create, harden, link, numbers, rename, session, set_attr, truncate, unlink, update,
+    configure, create, go_on, harden, link, numbers, rename, session, set_attr, truncate, unlink, update,
     window, xattr,
 };
 use crate::records::SessionRecord;
 use crate::transaction::Transaction;
 use strake_proto::meta::{CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaReply};
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::{ClientId, Error, ErrorKind, Result, Timestamp};
 use strake_store::{Batch, KvRead};
 
 /// Applies an entry that is not counted.
@@ -120,6 +120,17 @@ fn apply_numbered(
     }
     let outcome = window::remember(&mut txn, session, counted, position, outcome);
     Ok((CountedAnswer { position, outcome }, txn.finish()))
+}
+
+/// The changes with which a log goes on after the loss of its majority (`ops/go_on.rs`). There are
+/// none if the file system is not made yet.
+///
+/// # Errors
+/// `Invalid` if there are no more numbers; the store's.
+pub(crate) fn go_on(kv: &dyn KvRead) -> Result<Batch> {
+    let mut txn = Transaction::new(kv, ClientId::MANAGER, Timestamp::default());
+    go_on::go_on(&mut txn)?;
+    Ok(txn.finish())
 }
 
 /// The position up to which the log must be durable before a counted entry may be answered with

@@ -8,6 +8,7 @@
 
 pub(crate) mod configure;
 pub(crate) mod create;
+pub(crate) mod go_on;
 pub(crate) mod harden;
 pub(crate) mod link;
 pub(crate) mod numbers;

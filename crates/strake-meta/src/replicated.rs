@@ -31,6 +31,7 @@ mod rule;
 mod saver;
 
 use crate::ahead::Ahead;
+use crate::log_entry::{self, LogEntry};
 use crate::store::Moving;
 use crate::store::refusals::Refusals;
 use crate::store::scrub::PAGES_PER_PART;
@@ -45,7 +46,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use strake_env::sync::{Mutex, RwLock, WatchedMutex};
 use strake_env::{Clock, Disk, Stops, WaitNames};
-use strake_proto::{Error, ErrorKind, NsdId, Result};
+use strake_proto::{Error, ErrorKind, NsdId, Result, Timestamp};
 use strake_replica::journal::{Identity, Journal};
 use strake_replica::types::Stamp;
 use strake_replica::{Machine, Replica};
@@ -65,6 +66,29 @@ pub struct ReplicatedOptions {
     pub waits: Arc<dyn WaitNames>,
     /// The rules that are obeyed: all of them.
     pub rules: Rules,
+}
+
+/// The entry with which a log goes on when a majority of its replicas is lost for good: every number
+/// that is given from then on is new, and all clients of before are forgotten.
+pub const GOES_ON: &[u8] = log_entry::GOES_ON;
+
+/// When the client made a change, by its clock. `None` for an entry that is no client's change.
+pub fn time_of(entry: &[u8]) -> Option<Timestamp> {
+    match log_entry::decode_entry(entry).ok()? {
+        LogEntry::Plain(entry) => Some(entry.time),
+        LogEntry::Counted(counted) | LogEntry::CountedBefore(counted) => Some(counted.entry.time),
+        LogEntry::GoesOn => None,
+    }
+}
+
+/// The position up to which a node's store has the log, durably. `None` if the store is not whole:
+/// a copy from another node broke off. Nothing else has the store open.
+///
+/// # Errors
+/// The store's.
+pub fn position_of(container: &Container, cache_bytes: usize) -> Result<Option<u64>> {
+    let kv = Kv::open(container.kv_region(KvRole::Metadata), cache_bytes)?;
+    NodeStore::new(Arc::new(kv), Rules::default()).position()
 }
 
 /// Opens a node's store. One that is damaged is given up if other nodes have the metadata: the

@@ -18,6 +18,10 @@
 //! disk has lost something, and opening fails. A bad *last* record looks like a torn one. A
 //! replica that loses it learns so when it asks the others (R26); a replica alone does not.
 //!
+//! **Another group.** When a majority of a group is lost for good (R31), a journal goes on in another
+//! group ([`Journal::go_on`], [`Journal::begin_anew`]). That begins an epoch of another owner, so
+//! it happens as a whole or not at all.
+//!
 //! **Failures.** After a failed write or sync nothing is accepted: the replica must end.
 //!
 //! Integers are little-endian. A superblock, in one block of 4 KiB:
@@ -53,6 +57,9 @@ const MAGIC: &[u8; 8] = b"STRAKErs";
 const VERSION: u32 = 1;
 const SUPERBLOCK_BYTES: usize = 64;
 const AREAS_AT: u64 = 2 * BLOCK_BYTES as u64;
+/// A log that goes on without a majority leaves out so many terms: more than the lost replicas can
+/// have begun since.
+const TERMS_SKIPPED: u64 = 1 << 40;
 /// A journal has at least this many bytes.
 pub const JOURNAL_BYTES_MIN: u64 = AREAS_AT + 2 * 16 * BLOCK_BYTES as u64;
 
@@ -86,6 +93,9 @@ pub enum JournalError {
     /// The disk is too small.
     #[error("the journal's disk is too small")]
     TooSmall,
+    /// Terms are used up.
+    #[error("the journal's terms are used up")]
+    NoNumbers,
     /// A write or sync failed, or one before.
     #[error("the journal cannot be written: {0}")]
     Io(#[from] std::io::Error),
@@ -183,22 +193,98 @@ impl Journal {
         identity: Identity,
         chance: u32,
     ) -> Result<(Journal, Hard, Log), JournalError> {
+        let (mut journal, log) = Journal::read(disk, identity)?;
+        let life = &mut journal.kept.hard.life;
+        *life = Life { number: life.number.saturating_add(1), chance };
+        let hard = journal.kept.hard.clone();
+        journal.begin_epoch()?;
+        Ok((journal, hard, log))
+    }
+
+    /// The log that a journal has. Writes nothing. The journal is in no other use.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn peek(disk: Arc<dyn Disk>, identity: Identity) -> Result<Log, JournalError> {
+        Journal::read(disk, identity).map(|(_, log)| log)
+    }
+
+    /// Whose journal it is.
+    ///
+    /// # Errors
+    /// If there is none, or the disk fails.
+    pub fn owner(disk: &dyn Disk) -> Result<Identity, JournalError> {
+        newest_superblock(disk, area_bytes(disk)?).map(|(owner, _)| owner)
+    }
+
+    /// Makes the journal of `owner`, whose group has lost its majority, go on alone as `next` in
+    /// another group. The log stays as it is, committed or not. Behind it come the membership of
+    /// this replica alone and `data` for the state machine, in a term that is beyond every term of
+    /// the other group. A crash leaves the old journal or the new one.
+    ///
+    /// # Errors
+    /// As [`Journal::open`]. The old journal is in force then.
+    pub fn go_on(
+        disk: Arc<dyn Disk>,
+        owner: Identity,
+        next: Identity,
+        data: &[u8],
+    ) -> Result<(), JournalError> {
+        let (mut journal, log) = Journal::read(disk, owner)?;
+        let last = log.last();
+        let known = journal.kept.hard.term.max(last.term);
+        let term = Term(known.0.checked_add(TERMS_SKIPPED).ok_or(JournalError::NoNumbers)?);
+        let alone = Payload::Membership(Membership::of([next.replica]));
+        let level = log.level_at(last.position);
+        let data = Payload::Data { level, bytes: data.into() };
+        let mut position = last.position;
+        for payload in [alone, data] {
+            position = position.next();
+            journal.kept.entries.push(Entry { term, position, payload });
+        }
+        let life = journal.kept.hard.life;
+        // The others begin new lives in the new group.
+        journal.kept.hard = Hard { term, voted: Some(next.replica), life, ..Hard::default() };
+        journal.pass_on(next)
+    }
+
+    /// Makes the journal of `owner` that of a replica which joins another group as `next`, and has
+    /// nothing yet. A crash leaves the old journal or the new one.
+    ///
+    /// # Errors
+    /// If there is none of `owner`, or the disk fails. The old journal is in force then.
+    pub fn begin_anew(
+        disk: Arc<dyn Disk>,
+        owner: Identity,
+        next: Identity,
+    ) -> Result<(), JournalError> {
+        let area_bytes = area_bytes(disk.as_ref())?;
+        let epoch = find_epoch(disk.as_ref(), owner, area_bytes)?;
+        Journal::over(disk, owner, area_bytes, epoch, Kept::default()).pass_on(next)
+    }
+
+    /// Writes everything as another replica's.
+    fn pass_on(&mut self, next: Identity) -> Result<(), JournalError> {
+        self.identity = next;
+        self.begin_epoch()?;
+        // The second superblock names the old replica, until an epoch more has begun. If the first
+        // one were damaged meanwhile, the old journal would be in force again.
+        self.begin_epoch()
+    }
+
+    /// Reads everything, and writes nothing.
+    fn read(disk: Arc<dyn Disk>, identity: Identity) -> Result<(Journal, Log), JournalError> {
         let area_bytes = area_bytes(disk.as_ref())?;
         let epoch = find_epoch(disk.as_ref(), identity, area_bytes)?;
         let area = read_area(disk.as_ref(), area_bytes, epoch)?;
-        let mut kept = read_records(&area, identity, epoch)?;
+        let kept = read_records(&area, identity, epoch)?;
         let other = read_area(disk.as_ref(), area_bytes, epoch + 1)?;
         let is_newer = |head: &Head| head.epoch > epoch && head.sequence > 0;
         if record::find(&other, 0, identity, is_newer) {
             return Err(JournalError::Damaged("the newest superblock is lost"));
         }
-        let number = kept.hard.life.number.saturating_add(1);
-        kept.hard.life = Life { number, chance };
         let log = kept.log().ok_or(JournalError::Damaged("its entries do not fit together"))?;
-        let hard = kept.hard.clone();
-        let mut journal = Journal::over(disk, identity, area_bytes, epoch, kept);
-        journal.begin_epoch()?;
-        Ok((journal, hard, log))
+        Ok((Journal::over(disk, identity, area_bytes, epoch, kept), log))
     }
 
     fn over(
@@ -335,9 +421,17 @@ fn superblock(identity: Identity, epoch: u64, area_bytes: u64) -> AlignedBuffer 
 
 /// The epoch in use, by the newest superblock that is valid.
 fn find_epoch(disk: &dyn Disk, identity: Identity, bytes: u64) -> Result<u64, JournalError> {
+    match newest_superblock(disk, bytes)? {
+        (owner, epoch) if owner == identity => Ok(epoch),
+        (owner, _) => Err(JournalError::Foreign(owner)),
+    }
+}
+
+/// The owner and the epoch of the newest superblock that is valid.
+fn newest_superblock(disk: &dyn Disk, bytes: u64) -> Result<(Identity, u64), JournalError> {
     let mut blocks = AlignedBuffer::zeroed(AREAS_AT as usize);
     disk.read_at(0, &mut blocks)?;
-    let mut newest = None;
+    let mut newest: Option<(Identity, u64)> = None;
     for block in blocks.chunks_exact(BLOCK_BYTES) {
         let head = &block[..SUPERBLOCK_BYTES];
         if &head[..8] != MAGIC || record::checksum(head) != record::u32_at(head, 8) {
@@ -346,14 +440,13 @@ fn find_epoch(disk: &dyn Disk, identity: Identity, bytes: u64) -> Result<u64, Jo
         if record::u32_at(head, 12) != VERSION {
             return Err(JournalError::Version(record::u32_at(head, 12)));
         }
-        let owner = record::identity_at(head, 16);
-        if owner != identity {
-            return Err(JournalError::Foreign(owner));
-        }
         if record::u64_at(head, 48) != bytes {
             return Err(JournalError::Damaged("its disk has another size"));
         }
-        newest = newest.max(Some(record::u64_at(head, 40)));
+        let epoch = record::u64_at(head, 40);
+        if newest.is_none_or(|(_, known)| epoch > known) {
+            newest = Some((record::identity_at(head, 16), epoch));
+        }
     }
     let is_empty = blocks.iter().all(|&byte| byte == 0);
     newest.ok_or(match is_empty {

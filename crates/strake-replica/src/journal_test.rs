@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::types::Bytes;
+use std::collections::BTreeMap;
 use strake_env::rng::{test_scale, test_seeds};
 use strake_env::{Rng, SimDisk};
 
@@ -262,4 +263,71 @@ fn mutated_bytes_are_refused_and_never_panic() {
         image.write_at(area_at(area_bytes, 2), &area).expect("it writes");
         let _ = open(&image).map(|(_, hard, log)| Model::of(&hard, &log));
     }
+}
+
+const NEXT: Identity = Identity { cluster: ClusterId([4; 16]), replica: ReplicaId(2) };
+
+#[test]
+fn a_log_goes_on_alone_in_a_group_of_its_own() {
+    let (disk, _) = six_records();
+    let before = Journal::peek(disk.clone(), IDENTITY).expect("it is there");
+    Journal::go_on(disk.clone(), IDENTITY, NEXT, b"go on").expect("it goes on");
+    let refused = open(&disk).map(|_| ()).expect_err("it belongs to the other group");
+    assert!(matches!(refused, JournalError::Foreign(owner) if owner == NEXT), "{refused}");
+    assert_eq!(Journal::owner(disk.as_ref()).expect("it has one"), NEXT);
+    let (_, hard, log) = Journal::open(disk.clone(), NEXT, 3).expect("it is there");
+    let (all, first) = (log.from(Position(1)), before.from(Position(1)));
+    assert_eq!(&all[..first.len()], first, "what it had stays, committed or not");
+    let added: Vec<_> = all[first.len()..].iter().map(|entry| entry.payload.clone()).collect();
+    let bytes = Bytes::from(&b"go on"[..]);
+    let alone = Payload::Membership(Membership::of([NEXT.replica]));
+    assert_eq!(added, [alone, Payload::Data { level: 0, bytes }]);
+    assert!(log.membership().is_alone(NEXT.replica));
+    assert!(log.last().term.0 > TERMS_SKIPPED && hard.term == log.last().term);
+    assert_eq!(hard.lives, BTreeMap::new(), "others begin anew");
+    let again = Journal::go_on(disk, IDENTITY, NEXT, b"go on");
+    assert!(matches!(again, Err(JournalError::Foreign(_))), "once is enough");
+}
+
+#[test]
+fn a_journal_of_a_void_log_begins_anew() {
+    let (disk, _) = six_records();
+    Journal::begin_anew(disk.clone(), IDENTITY, NEXT).expect("it begins");
+    let (_, hard, log) = Journal::open(disk.clone(), NEXT, 3).expect("it is there");
+    assert_eq!((log.last(), log.membership()), (Stamp::default(), &Membership::default()));
+    assert_eq!((hard.term, hard.voted), (Term(0), None));
+    assert!(matches!(open(&disk).map(|_| ()), Err(JournalError::Foreign(_))));
+}
+
+/// The newest superblock is damaged later. The journal of the other group must not come back.
+#[test]
+fn both_superblocks_name_the_new_group() {
+    let (disk, _) = six_records();
+    Journal::go_on(disk.clone(), IDENTITY, NEXT, b"go on").expect("it goes on");
+    for block in 0..2u64 {
+        let image = disk.copy();
+        image.flip(block * BLOCK_BYTES as u64 + 20, 1);
+        assert_eq!(Journal::owner(image.as_ref()).expect("one is left"), NEXT);
+    }
+}
+
+#[test]
+fn a_crash_leaves_the_journal_of_one_group_whole() {
+    let (disk, _) = six_records();
+    let before = Journal::peek(disk.clone(), IDENTITY).expect("it is there");
+    let start = disk.position();
+    Journal::go_on(disk.clone(), IDENTITY, NEXT, b"go on").expect("it goes on");
+    let after = Journal::peek(disk.clone(), NEXT).expect("it is there");
+    let mut found = [0, 0];
+    for seed in test_seeds(0, 100 * test_scale()) {
+        let mut rng = Rng::new(seed);
+        let at = start + rng.below(disk.position() - start + 1);
+        let image = disk.crash(at, &mut rng);
+        let owner = Journal::owner(image.as_ref()).expect("it belongs to somebody");
+        let log = Journal::peek(image, owner).unwrap_or_else(|fault| panic!("{seed}: {fault}"));
+        let whole = if owner == NEXT { &after } else { &before };
+        assert_eq!(log.from(Position(1)), whole.from(Position(1)), "seed {seed}");
+        found[usize::from(owner == NEXT)] += 1;
+    }
+    assert!(found.iter().all(|count| *count > 0), "both were met: {found:?}");
 }

@@ -5,7 +5,7 @@ use crate::ops::window;
 use crate::records::{CONFIGURATION, OrphanRecord, ReservedRecord, decode};
 use crate::transaction::{Transaction, unformatted};
 use strake_proto::meta::{MetaReply, PendingRange};
-use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, ObjectId, Result};
+use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, NsdId, ObjectId, Result};
 
 /// Begins a client's life and ends the life before it. Two lives never get the same grant. An
 /// unused grant costs nothing.
@@ -26,17 +26,27 @@ pub(crate) fn join(txn: &mut Transaction<'_>) -> Result<MetaReply> {
 pub(crate) fn leave(txn: &mut Transaction<'_>) -> Result<MetaReply> {
     require_format(txn)?;
     window::close_lives(txn)?;
+    let client = txn.client;
+    give_up_reserved(txn, &|of| of == client)?;
+    Ok(MetaReply::Done)
+}
+
+/// Queues the objects for deletion that these clients have reserved.
+pub(crate) fn give_up_reserved(
+    txn: &mut Transaction<'_>,
+    is_meant: &dyn Fn(ClientId) -> bool,
+) -> Result<()> {
     for (key, value) in txn.collect(&keys::whole(Table::Reserved))? {
         let reserved: ReservedRecord = decode(&value)?;
         // Objects reserved for an orphan are removed with it.
         let object = ObjectId(number(&key)?);
-        if reserved.client == txn.client && txn.reserved(object)?.is_some() {
+        if is_meant(reserved.client) && txn.reserved(object)?.is_some() {
             txn.inode_mut(reserved.ino)?.reserved.retain(|other| *other != object);
             txn.remove(key);
             txn.queue_object(reserved.layout)?;
         }
     }
-    Ok(MetaReply::Done)
+    Ok(())
 }
 
 /// Most operations that change something notice an unformatted store by themselves.
