@@ -9,10 +9,19 @@
 //! crew ends. Mounts find the node that serves by
 //! themselves ([`strake_net::Seek`]).
 //!
+//! **A majority is lost for good** (R31, decision 0078). `strake cluster recover` has the records
+//! name another log, and the NSD whose copy it goes on with. A replica whose journal is of an earlier
+//! log follows when it starts (`metadata/logs.rs`): the one on that NSD goes on alone with all that it
+//! has, and every other one gives up what it has and gets a copy.
+//!
 //! **Failures.** A replica that has ended, because its disk has failed or the disk was away, is
 //! started again from what its disk has. What it lacks comes from the others.
 
+mod logs;
+
 use crate::crew::{Crew, Lead};
+use logs::{follow_log, journal_fault};
+pub use logs::{KnownCopy, LogId, identity, look_at};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +34,7 @@ use strake_observe::Observe;
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery};
 use strake_proto::{ClientId, ClusterId, Error, ErrorKind, FsId, NsdId, Result, Term};
 use strake_replica::core::Config;
-use strake_replica::journal::{Identity, Journal, JournalError};
+use strake_replica::journal::{Identity, Journal};
 use strake_replica::membership::Membership;
 use strake_replica::replica::{Failure, Parts};
 use strake_replica::types::ReplicaId;
@@ -87,8 +96,12 @@ pub struct MetadataParts {
     pub fs: FsId,
     /// The NSD with the journal and the store.
     pub nsd: NsdId,
-    /// Whose the journal is.
-    pub identity: Identity,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The log that is in force, and which NSD's copy it goes on with.
+    pub log: LogId,
+    /// The replica.
+    pub replica: ReplicaId,
     /// Gives the NSD's container.
     pub container_of: ContainerOf,
     /// The other replicas.
@@ -99,6 +112,13 @@ pub struct MetadataParts {
     pub begin: Begin,
     /// Signalled when this node has begun to serve.
     pub bell: Arc<Condvar>,
+}
+
+impl MetadataParts {
+    /// Whose the journal is.
+    pub fn identity(&self) -> Identity {
+        identity(self.cluster, self.fs, self.log, self.replica)
+    }
 }
 
 /// See the head of this file.
@@ -133,16 +153,6 @@ struct Seat {
 /// A crew, and the term that it works in.
 type Leading = (Term, Arc<Crew>);
 
-/// Whose the journal of a node's replica is. Replicas of different file systems do not hear each
-/// other.
-pub fn identity(cluster: ClusterId, fs: FsId, replica: ReplicaId) -> Identity {
-    let mut group = cluster;
-    for (byte, of_fs) in group.0.iter_mut().rev().zip(fs.0.to_le_bytes()) {
-        *byte ^= of_fs;
-    }
-    Identity { cluster: group, replica }
-}
-
 /// Limits of a replica whose journal has so many bytes.
 fn config(own: ReplicaId, journal_bytes: u64) -> Config {
     let log_bytes = (journal_bytes / LOG_PARTS).min(LOG_BYTES_MAX);
@@ -156,14 +166,6 @@ fn config(own: ReplicaId, journal_bytes: u64) -> Config {
         log_bytes_max: usize::try_from(log_bytes).unwrap_or(usize::MAX),
         ..Config::new(own)
     }
-}
-
-fn journal_fault(error: JournalError) -> Error {
-    let kind = match error {
-        JournalError::Io(_) => ErrorKind::Io,
-        _ => ErrorKind::Corrupt,
-    };
-    Error::new(kind, format!("the journal of the metadata: {error}"))
 }
 
 /// Makes an NSD ready for a replica: what it had of metadata goes. `voters` found the log; a
@@ -204,9 +206,9 @@ impl Metadata {
         Ok(Metadata { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// The NSD with the journal and the store.
-    pub fn nsd(&self) -> NsdId {
-        self.shared.parts.nsd
+    /// The NSD with the journal and the store, and the log.
+    pub fn place(&self) -> (NsdId, LogId) {
+        (self.shared.parts.nsd, self.shared.parts.log)
     }
 
     /// What the mounts share, if this node serves them.
@@ -318,15 +320,17 @@ impl Shared {
     }
 
     fn try_take_seat(&self) -> Result<Seat> {
-        let MetadataParts { fs, nsd, identity, peers, .. } = &self.parts;
+        let MetadataParts { fs, nsd, peers, .. } = &self.parts;
+        let identity = self.parts.identity();
         let container = (self.parts.container_of)(*nsd).ok_or_else(|| {
             Error::new(ErrorKind::Unreachable, format!("NSD {nsd} cannot be used"))
         })?;
         let waits = Arc::clone(&self.observe) as Arc<dyn WaitNames>;
         let disk: Arc<dyn Disk> = container.metadata_log().into_disk();
         let config = config(identity.replica, disk.len());
+        follow_log(&self.parts, &disk)?;
         let ways = peers.ways();
-        let kv = Arc::new(open_store(&container, &disk, *identity, CACHE_BYTES)?);
+        let kv = Arc::new(open_store(&container, &disk, identity, CACHE_BYTES)?);
         let options = ReplicatedOptions {
             nsd: *nsd,
             wait_max: MAJORITY_WAIT_MAX,
@@ -466,7 +470,8 @@ mod tests {
 
     #[test]
     fn replicas_of_two_file_systems_do_not_hear_each_other() {
-        let of = |fs, node| identity(ClusterId([1; 16]), FsId(fs), ReplicaId(node));
+        let first = LogId::default();
+        let of = |fs, node| identity(ClusterId([1; 16]), FsId(fs), first, ReplicaId(node));
         assert_ne!(of(1, 1).cluster, of(2, 1).cluster);
         assert_ne!(of(1, 1).cluster, ClusterId([1; 16]), "nor those of the records");
         assert_eq!(of(1, 1).cluster, of(1, 2).cluster);
@@ -483,7 +488,7 @@ mod tests {
                 container.set_chunk_source(&source);
                 (container, source)
             };
-            let own = identity(ClusterId([1; 16]), FsId(1), ReplicaId(1));
+            let own = identity(ClusterId([1; 16]), FsId(1), LogId::default(), ReplicaId(1));
             format(&container, own, &BTreeSet::from([own.replica])).expect("formats");
             let disk = container.metadata_log().into_disk();
             let config = config(own.replica, disk.len());

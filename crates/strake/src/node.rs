@@ -40,7 +40,7 @@ pub(crate) use messages::{
 };
 pub(crate) use mount::disks_of_mount;
 pub(crate) use peer::{Peer, ask_own, ask_own_soon};
-pub(crate) use recover::Recovery;
+pub(crate) use recover::{GoesOn, LostMajority, Recovery};
 pub(crate) use replicas::voters_of;
 pub(crate) use server::serve;
 pub(crate) use serving::{search, serving_peer};

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use strake_crew::crew::LEASE_LIMITS;
+use strake_crew::metadata::LogId;
 use strake_crew::{Crew, Lead, Metadata, MetadataParts, NsdWays, metadata};
 use strake_env::simulation::{in_process, undisturbed};
 use strake_env::sync::{Condvar, Mutex};
@@ -162,7 +163,7 @@ pub(crate) fn format(number: u32, disk: &Arc<SimDisk>) -> Result<()> {
     let observe = Observe::new(RealClock::shared(), 64);
     let store = BlockStore::open(container.clone(), BlockStoreOptions::new(&observe))?;
     let voters: BTreeSet<ReplicaId> = NODES.map(ReplicaId).collect();
-    let identity = metadata::identity(CLUSTER, FS, ReplicaId(number));
+    let identity = metadata::identity(CLUSTER, FS, LogId::default(), ReplicaId(number));
     let prepared = metadata::format(&container, identity, &voters);
     store.end();
     prepared
@@ -226,7 +227,9 @@ impl Node {
         let parts = MetadataParts {
             fs: FS,
             nsd: nsd(site.number),
-            identity: metadata::identity(CLUSTER, FS, ReplicaId(site.number)),
+            cluster: CLUSTER,
+            log: LogId::default(),
+            replica: ReplicaId(site.number),
             container_of: Box::new(move |_| Some(container.clone())),
             peers: Box::new(Others::new(ReplicaId(site.number), &observe)),
             furnish: |_| Ok(()),

@@ -5,7 +5,7 @@ use crate::data_dir::{DataDir, NodeConfig};
 use crate::disks::{DiskUser, Disks};
 use std::fs::File;
 use std::sync::Arc;
-use strake_crew::metadata::ContainerOf;
+use strake_crew::metadata::{ContainerOf, LogId};
 use strake_crew::{Crew, Metadata, MetadataParts};
 use strake_env::RealClock;
 use strake_net::{Door, Service};
@@ -72,9 +72,9 @@ impl Member {
         Ok(())
     }
 
-    /// The NSD with this node's part of the metadata, if it has one.
-    pub(crate) fn metadata_place(&self) -> Option<NsdId> {
-        self.metadata.as_ref().map(Metadata::nsd)
+    /// The NSD with this node's part of the metadata, if it has one, and the log.
+    pub(crate) fn metadata_place(&self) -> Option<(NsdId, LogId)> {
+        self.metadata.as_ref().map(Metadata::place)
     }
 
     /// The container of an NSD, if it can be used.

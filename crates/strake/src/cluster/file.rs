@@ -4,15 +4,16 @@
 //!
 //! ```text
 //! bytes 0..8    magic "STRKCLUS"
-//! bytes 8..12   version, little-endian: 3
+//! bytes 8..12   version, little-endian: 4
 //! bytes 12..16  length of the body, little-endian
 //! bytes 16..20  CRC32C of bytes 8..16 and the body, little-endian
 //! bytes 20..    the body: [`Cluster`] in postcard
 //! ```
 //!
-//! A node of the quorum that has a file of version 3 also has a journal of the records' log; the
-//! file is what it knows before the log speaks. Version 2 is of clusters without a log. It lacks
-//! the generation at the end, which is 0.
+//! A node of the quorum that has a file of version 3 or 4 also has a journal of the records' log;
+//! the file is what it knows before the log speaks. Version 3 lacks the logs of metadata at the
+//! end: there are none. Version 2 is of clusters without a log. It lacks the generation before
+//! them as well, which is 0.
 //!
 //! The file is replaced as a whole: written beside, synced, renamed. After a crash either the old
 //! or the new one is there.
@@ -22,7 +23,9 @@ use std::path::Path;
 use strake_proto::{Error, ErrorKind, Result};
 
 const MAGIC: &[u8; 8] = b"STRKCLUS";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
+/// Of a cluster in which no metadata ever went on without a majority.
+const WITHOUT_METADATA_LOGS: u32 = 3;
 /// Of a cluster whose first node kept the records alone.
 const WITHOUT_LOG: u32 = 2;
 const HEAD_BYTES: usize = 20;
@@ -72,17 +75,21 @@ fn read(bytes: &[u8]) -> Result<(Cluster, bool)> {
     if head[..8] != *MAGIC {
         return Err(corrupt("this is no such file"));
     }
-    let has_log = number(8) == VERSION;
-    if !has_log && number(8) != WITHOUT_LOG {
-        return Err(corrupt(&format!("version {}, which another program wrote", number(8))));
-    }
+    // What the file lacks at its end is empty or zero.
+    let lacking = match number(8) {
+        VERSION => 0,
+        WITHOUT_METADATA_LOGS => 1,
+        WITHOUT_LOG => 2,
+        other => {
+            return Err(corrupt(&format!("version {other}, which another program wrote")));
+        }
+    };
     if number(12) as usize != body.len() || number(16) != sum(&head[8..16], body) {
         return Err(corrupt("length or checksum is wrong"));
     }
     let mut whole = body.to_vec();
-    if !has_log {
-        whole.push(0);
-    }
+    whole.resize(body.len() + lacking, 0);
+    let has_log = number(8) != WITHOUT_LOG;
     match postcard::take_from_bytes::<Cluster>(&whole) {
         Ok((cluster, [])) => {
             cluster.check().map(|()| (cluster, has_log)).map_err(|fault| corrupt(&fault))

@@ -40,11 +40,30 @@ fn the_bytes_of_the_file_never_change() {
     let shown: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(
         shown,
-        "5354524b434c5553030000005d0000008e15f187abababababababababababababababab\
+        "5354524b434c5553040000005e0000009e6c5069abababababababababababababababab\
          0464656d6f05010201010201026e3101000a000001ee3c0702026e320002010102643101\
-         082f6465762f73646201a11f0673797374656d01010101026673010080808002022f6d010101010500"
+         082f6465762f73646201a11f0673797374656d01010101026673010080808002022f6d01\
+         010101050000"
     );
     assert_eq!(decode(&bytes).expect("decodes"), sample());
+}
+
+/// The bytes of hexadecimal digits.
+fn bytes_of(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().collect();
+    let byte = |pair: &[u8]| {
+        let text = std::str::from_utf8(pair).expect("digits");
+        u8::from_str_radix(text, 16).expect("a byte")
+    };
+    digits.chunks(2).map(byte).collect()
+}
+
+#[test]
+fn the_file_of_a_cluster_without_logs_of_metadata_is_read() {
+    let hex = "5354524b434c5553030000005d0000008e15f187abababababababababababababababab\
+         0464656d6f05010201010201026e3101000a000001ee3c0702026e320002010102643101\
+         082f6465762f73646201a11f0673797374656d01010101026673010080808002022f6d010101010500";
+    assert_eq!(read(&bytes_of(hex)).expect("decodes"), (sample(), true));
 }
 
 #[test]
@@ -52,12 +71,7 @@ fn the_file_of_a_cluster_without_a_log_is_read() {
     let hex = "5354524b434c5553020000005c0000001c947e4eabababababababababababababababab\
          0464656d6f05010201010201026e3101000a000001ee3c0702026e320002010102643101\
          082f6465762f73646201a11f0673797374656d01010101026673010080808002022f6d0101010105";
-    let digits: Vec<u8> = hex.bytes().collect();
-    let byte = |pair: &[u8]| {
-        let text = std::str::from_utf8(pair).expect("digits");
-        u8::from_str_radix(text, 16).expect("a byte")
-    };
-    let bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
+    let bytes = bytes_of(hex);
     assert_eq!(read(&bytes).expect("decodes"), (sample(), false));
     let now = encode(&sample()).expect("encodes");
     assert_eq!(read(&now).expect("decodes"), (sample(), true));

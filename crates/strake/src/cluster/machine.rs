@@ -4,10 +4,12 @@
 //! records. What comes of an entry is the answer to whoever proposed it.
 //!
 //! ```text
-//! entry     byte 0  version, 1
+//! entry     byte 0  version: 2 for records with which the log begins, 1 for all else
 //!           bytes 1..  [`Entry`] in postcard
 //! snapshot  the bytes of the records' file (`file.rs`); nothing before the first entry
 //! ```
+//!
+//! Records of version 1 lack the logs of metadata at their end: there are none.
 //!
 //! Magic and checksum are those of the replica's journal and messages, which carry entries. A
 //! program that does not know an entry refuses it on every node alike, so a new kind of entry needs
@@ -23,6 +25,8 @@ use strake_replica::StateMachine;
 use strake_replica::types::Position;
 
 const VERSION: u8 = 1;
+/// Of [`Entry::Found`].
+const FOUND_VERSION: u8 = 2;
 
 /// An entry of the log. A new variant goes at the end: entries are stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,19 +47,27 @@ impl Entry {
     /// # Errors
     /// `Internal` if it has no form in bytes.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
-        postcard::to_extend(self, vec![VERSION])
+        let version = match self {
+            Entry::Found(_) => FOUND_VERSION,
+            Entry::Change { .. } => VERSION,
+        };
+        postcard::to_extend(self, vec![version])
             .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
     }
 
     fn decode(bytes: &[u8]) -> Result<Entry> {
         let unknown = || Error::new(ErrorKind::NotSupported, "an entry that is not understood");
-        let (&VERSION, body) = bytes.split_first().ok_or_else(unknown)? else {
-            return Err(unknown());
+        let (version, body) = bytes.split_first().ok_or_else(unknown)?;
+        let whole = |body: &[u8]| match postcard::take_from_bytes(body) {
+            Ok((entry, [])) => Some(entry),
+            _ => None,
         };
-        match postcard::take_from_bytes(body) {
-            Ok((entry, [])) => Ok(entry),
-            _ => Err(unknown()),
-        }
+        let found = match (*version, whole(body)) {
+            (VERSION, None) => whole(&[body, &[0]].concat()),
+            (VERSION | FOUND_VERSION, entry) => entry,
+            _ => None,
+        };
+        found.ok_or_else(unknown)
     }
 }
 

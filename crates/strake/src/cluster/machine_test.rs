@@ -65,7 +65,7 @@ fn the_bytes_of_entries_never_change() {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     });
     let golden = [
-        "0100abababababababababababababababab0464656d6f01010100000101026e3101000a000001ee3c07000000",
+        "0200abababababababababababababababab0464656d6f01010100000101026e3101000a000001ee3c0700000000",
         "010101ac0200026e3207",
         "010101ac0201026e32000a000001ee3c",
         "010101ac020202",
@@ -80,6 +80,15 @@ fn the_bytes_of_entries_never_change() {
         "010101ac020b02",
     ];
     assert_eq!(shown.collect::<Vec<_>>(), golden);
+}
+
+#[test]
+fn records_of_before_are_read() {
+    let bytes = samples()[0].encode().expect("encodes");
+    let before = [&[1], &bytes[1..bytes.len() - 1]].concat();
+    assert_eq!(Entry::decode(&before).expect("decodes"), samples()[0]);
+    let longer = [&before[..], &[0, 0]].concat();
+    assert!(Entry::decode(&longer).is_err());
 }
 
 #[test]

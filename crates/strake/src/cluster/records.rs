@@ -10,11 +10,14 @@
 //! 5. A file system is mounted at most once on a node, which has the role *client*. Each mount has
 //!    a client id and a life of its own.
 //!
+//! 6. A file system whose metadata has gone on without a majority is named once with its log.
+//!
 //! A change that is refused leaves the records as they were.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use strake_crew::metadata::LogId;
 use strake_env::net::SocketAddr;
 use strake_proto::{
     ClientId, ClusterId, Code, Error, ErrorKind, FsId, NodeName, NsdId, Result, Role, Roles,
@@ -220,6 +223,10 @@ pub(crate) struct Cluster {
     /// time a new log begins, and the one before is void.
     #[serde(default)]
     pub(crate) generation: u32,
+    /// The logs of metadata that went on without a majority of their replicas
+    /// ([`Cluster::metadata_log`]).
+    #[serde(default)]
+    metadata_logs: Vec<(FsId, LogId)>,
 }
 
 /// The failure group of all NSDs of a node that were given none. The numbers of most users' own
@@ -274,6 +281,7 @@ impl Cluster {
             nsds: Vec::new(),
             file_systems: Vec::new(),
             generation: 0,
+            metadata_logs: Vec::new(),
         })
     }
 
@@ -355,6 +363,29 @@ impl Cluster {
             Some((node.id, first.id))
         };
         self.quorum().filter_map(of_node).collect()
+    }
+
+    /// The log of a file system's metadata that is in force.
+    pub(crate) fn metadata_log(&self, fs: FsId) -> LogId {
+        let known = self.metadata_logs.iter().find(|(of, _)| *of == fs);
+        known.map_or_else(LogId::default, |(_, log)| *log)
+    }
+
+    /// The records as they go on without a majority of the nodes that kept them (R31). The metadata
+    /// of each of these file systems goes on with the copy on the NSD named beside it. Nothing is
+    /// left of the mounts that they had: what a mount of before knows may be lost.
+    #[must_use]
+    pub(crate) fn after_loss(mut self, metadata: &[(FsId, NsdId)]) -> Cluster {
+        self.generation += 1;
+        self.revision += 1;
+        for &(id, origin) in metadata {
+            let log = LogId { generation: self.metadata_log(id).generation + 1, origin };
+            self.metadata_logs.retain(|(of, _)| *of != id);
+            self.metadata_logs.push((id, log));
+            let of_id = self.file_systems.iter_mut().filter(|fs| fs.id == id);
+            of_id.for_each(|fs| fs.mounts.clear());
+        }
+        self
     }
 
     /// The NSDs that a node serves.
@@ -545,6 +576,7 @@ impl Cluster {
             return Err(Error::new(ErrorKind::Busy, detail));
         }
         self.file_systems.retain(|fs| fs.id != id);
+        self.metadata_logs.retain(|(of, _)| *of != id);
         for nsd in self.nsds.iter_mut().filter(|nsd| nsd.fs == Some(id)) {
             nsd.fs = None;
         }
@@ -648,6 +680,12 @@ impl Cluster {
             let owner = nsd.fs.map(|fs| self.fs(fs));
             if owner.is_some_and(|fs| fs.is_none_or(|fs| !fs.nsds.contains(&nsd.id))) {
                 return Err(format!("NSD {} belongs to a file system that lacks it", nsd.name));
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for (id, log) in &self.metadata_logs {
+            if self.fs(*id).is_none() || log.generation == 0 || !seen.insert(*id) {
+                return Err(format!("file system {id} has a log from nowhere"));
             }
         }
         for fs in &self.file_systems {

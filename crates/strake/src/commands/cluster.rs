@@ -2,8 +2,9 @@
 
 use crate::cluster::{Cluster, NodeNumber};
 use crate::commands::diag::node_name;
+use crate::commands::fs::utc;
 use crate::commands::node::{NodeTarget, parse_address, start_process};
-use crate::node::{NodeDir, NodeFile, Recovery};
+use crate::node::{GoesOn, LostMajority, NodeDir, NodeFile, Recovery};
 use crate::output;
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -121,13 +122,7 @@ fn recover(dir: NodeDir, is_agreed: bool) -> Result<()> {
         records.revision
     );
     println!("Changes that only nodes have which do not answer are lost for good.");
-    for (fs, nodes) in found.lost_metadata() {
-        println!(
-            "The metadata of {fs} is on {}. This command does not bring it back: until a majority \
-             of them is back, {fs} cannot be used.",
-            nodes.join(", ")
-        );
-    }
+    found.metadata.iter().for_each(say_what_is_lost);
     if let Some(keeper) = found.lost_keeper() {
         println!(
             "{keeper} issues certificates. This command does not bring that back: until {keeper} \
@@ -151,6 +146,39 @@ fn recover(dir: NodeDir, is_agreed: bool) -> Result<()> {
         records.generation
     );
     Ok(())
+}
+
+/// Says what becomes of the metadata of a file system, and what may be lost.
+fn say_what_is_lost(lost: &LostMajority) {
+    let (fs, nodes) = (&lost.name, lost.nodes.join(", "));
+    println!("The metadata of {fs} is on {nodes}, and has lost its majority too.");
+    let GoesOn { node, nsd: (_, nsd), last: (term, entry), changed } = match &lost.goes_on {
+        Ok(goes_on) => goes_on,
+        Err(reason) => {
+            println!(
+                "  It is not brought back: {reason}. Stop here if another of these nodes is left, \
+                 and recover on that one. After this recovery {fs} cannot be used until a majority \
+                 of them is back, with their disks."
+            );
+            return;
+        }
+    };
+    println!("  It goes on with the copy of {node} on {nsd}, up to entry {entry} of term {term}.");
+    if let Some(changed) = changed {
+        println!("  The last change in it was made at {}.", utc(changed.seconds));
+    }
+    println!(
+        "  Later changes are lost, those that a sync has confirmed among them: files made since are \
+         gone, and files deleted since are back, in part empty."
+    );
+    if !lost.lost_nsds.is_empty() {
+        println!(
+            "  {} do not answer. Data that has more strips on them than its code tolerates cannot \
+             be read.",
+            lost.lost_nsds.join(", ")
+        );
+    }
+    println!("  Every mount of {fs} ends with errors. Unmount it, and mount it again.");
 }
 
 fn show(target: &NodeTarget) -> Result<()> {

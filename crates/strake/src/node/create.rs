@@ -206,7 +206,8 @@ impl Node {
             let nsd = container.superblock().nsd;
             let Some(new) = metadata.filter(|new| new.nsds.contains(&nsd)) else { return Ok(()) };
             let voters = new.voters.iter().map(|nsd| replica_on(*nsd)).collect();
-            let identity = metadata::identity(cluster.id, new.fs, replica_on(nsd));
+            let log = cluster.metadata_log(new.fs);
+            let identity = metadata::identity(cluster.id, new.fs, log, replica_on(nsd));
             metadata::format(container, identity, &voters)
         };
         let formatted =

@@ -64,12 +64,14 @@ impl Node {
             waits: Arc::clone(&self.observe) as _,
             links: Arc::clone(&self.observe.links),
         };
-        let identity = metadata::identity(cluster.id, id, replica_on(nsd));
+        let (of_cluster, log, replica) = (cluster.id, cluster.metadata_log(id), replica_on(nsd));
         let bell = Arc::clone(&self.ended);
         Some(Box::new(move |container_of| MetadataParts {
             fs: id,
             nsd,
-            identity,
+            cluster: of_cluster,
+            log,
+            replica,
             container_of,
             peers: Box::new(peers),
             furnish: give_root_directory,
@@ -78,14 +80,15 @@ impl Node {
         }))
     }
 
-    /// Has this node's part of the metadata be where the records say.
+    /// Has this node's part of the metadata be where the records say, and of the log in force.
     pub(super) fn follow_place(
         self: &Arc<Node>,
         cluster: &Cluster,
         fs: &FsRecord,
         member: &mut Member,
     ) {
-        let place = self.metadata_place(cluster, fs);
+        let log = cluster.metadata_log(fs.id);
+        let place = self.metadata_place(cluster, fs).map(|nsd| (nsd, log));
         if place == member.metadata_place() {
             return;
         }
@@ -113,7 +116,8 @@ impl Node {
             let detail = format!("NSD {nsd} on {} cannot be used", self.file.node);
             Error::new(ErrorKind::Unreachable, detail)
         })?;
-        let identity = metadata::identity(cluster.id, fs, replica_on(nsd));
+        let log = cluster.metadata_log(fs);
+        let identity = metadata::identity(cluster.id, fs, log, replica_on(nsd));
         metadata::format(&container, identity, &BTreeSet::new())
     }
 

@@ -1,23 +1,30 @@
-//! `strake cluster recover`: the records go on without a majority of those that kept them (R31).
+//! `strake cluster recover`: the records go on without a majority of those that kept them (R31), and
+//! so does the metadata of file systems that has lost its own (`recover/metadata.rs`).
 //!
 //! It works on the directory of one node whose server process is down, in these steps:
 //! 1. It reads all that the node's journal has, committed or not. What a majority committed may be
 //!    committed without this node knowing.
 //! 2. It asks the other nodes of the quorum. If one of them leads, or has more, it refuses.
-//! 3. With a user's word it begins a log of the next *generation*, with this node alone and these
-//!    records. The records' file, which names the generation, is written after the new journal. So
-//!    a crash in between leaves the old log in force.
+//! 3. It looks with which copies of the metadata file systems can go on that have no majority.
+//! 4. With a user's word it begins a log of the next *generation*, with this node alone and these
+//!    records. They name the copies with which metadata goes on. The records' file, which names the
+//!    generation, is written after the new journal. So a crash in between leaves the old logs in
+//!    force, those of the metadata too: their journals follow the records when they are opened
+//!    (`strake-crew/src/metadata/logs.rs`).
 //!
 //! Other nodes of the quorum give up their logs of before when they hear of the new generation
 //! (`follow.rs`), and become members again. Replicas of two generations do not hear each other. So
 //! **two groups may exist** if a majority comes back that has not heard: what it decides by itself
 //! is void as soon as it hears.
 
+mod metadata;
+
 use super::dir::{NodeDir, NodeFile};
-use super::messages::{NodeRequest, ReplicaState};
+use super::messages::{NodeRequest, NodeState};
 use super::peer::Peer;
 use super::quorum;
-use crate::cluster::{Cluster, NodeNumber};
+use crate::cluster::{Cluster, FsRecord, NodeNumber, NsdRecord};
+pub(crate) use metadata::{GoesOn, LostMajority};
 use std::fs::File;
 use strake_proto::{Error, ErrorKind, Result, Role};
 use tracing::warn;
@@ -32,12 +39,30 @@ pub(crate) struct Recovery {
     pub(crate) last: (u64, u64),
     /// The other nodes of the quorum that do not answer.
     pub(crate) silent: Vec<String>,
+    /// The file systems whose metadata has no majority without them.
+    pub(crate) metadata: Vec<LostMajority>,
     /// Held, so that no server process starts meanwhile.
     _lock: File,
 }
 
 /// What another node of the quorum says, or that it says nothing.
-type Word = (String, Option<ReplicaState>);
+type Word = (String, Option<State>);
+
+/// How another node is.
+struct State {
+    node: NodeState,
+    /// Whether it knows of a later generation of the records.
+    is_later: bool,
+}
+
+/// Asks another node.
+fn ask(peer: &Peer, records: &Cluster) -> Result<State> {
+    let node = peer.ask(&NodeRequest::State)?;
+    let later =
+        NodeRequest::Records { generation: records.generation, newer_than: u64::MAX };
+    let is_later = peer.ask::<Option<Cluster>>(&later)?.is_some();
+    Ok(State { node, is_later })
+}
 
 impl Recovery {
     /// Looks at the node of `dir` and asks the others. Changes nothing.
@@ -66,22 +91,18 @@ impl Recovery {
             .map(|node| {
                 let address = node.address.expect("invariant: nodes of the quorum have joined");
                 let peer = Peer::new(node.certified_name(), address, &own);
-                (node.name.clone(), peer.ask(&NodeRequest::Replica).ok())
+                (node.name.clone(), ask(&peer, &records).ok())
             })
             .collect();
         let silent = judge(&file.node, last, &words)?;
-        Ok(Recovery { dir, file, records, last, silent, _lock: lock })
+        let look = |fs: &FsRecord, nsd: &NsdRecord| metadata::look(&dir, &records, fs, nsd);
+        let metadata = metadata::without_majority(&records, file.id, &words, &look)?;
+        Ok(Recovery { dir, file, records, last, silent, metadata, _lock: lock })
     }
 
     /// The name of the node that goes on.
     pub(crate) fn node(&self) -> &str {
         &self.file.node
-    }
-
-    /// The file systems whose metadata has no majority without the nodes that do not answer, with
-    /// the nodes that have it.
-    pub(crate) fn lost_metadata(&self) -> Vec<(String, Vec<String>)> {
-        lost_metadata(&self.records, &self.silent)
     }
 
     /// The node that issues certificates, if it is one that does not answer.
@@ -90,15 +111,15 @@ impl Recovery {
         self.silent.contains(&keeper).then_some(keeper)
     }
 
-    /// Begins the new log.
+    /// Begins the new log of the records, and has metadata go on.
     ///
     /// # Errors
-    /// The host's. The old log is in force then.
+    /// The host's. The old logs are in force then.
     pub(crate) fn carry_out(self) -> Result<Cluster> {
         let before = self.records.generation;
-        let mut records = self.records;
-        records.generation += 1;
-        records.revision += 1;
+        let goes_on = |lost: &LostMajority| Some((lost.fs, lost.goes_on.as_ref().ok()?.nsd.0));
+        let metadata: Vec<_> = self.metadata.iter().filter_map(goes_on).collect();
+        let records = self.records.after_loss(&metadata);
         quorum::make_journal(&self.dir, &records, self.file.id, true)?;
         self.dir.store_records(&records)?;
         // Of no use any more, and in nobody's way if it stays.
@@ -119,39 +140,38 @@ fn judge(own: &str, last: (u64, u64), words: &[Word]) -> Result<Vec<String>> {
     }
     let known = words.iter().filter_map(|(name, state)| Some((name, state.as_ref()?)));
     for (name, state) in known {
-        if state.role == "leader" {
+        if state.is_later {
+            return invalid(format!(
+                "the cluster has gone on without {own}, as {name} says: `strake node start` is \
+                 enough"
+            ));
+        }
+        let Some(replica) = &state.node.replica else { continue };
+        if replica.role == "leader" {
             return invalid(format!(
                 "{name} leads the cluster, so a majority is there: `strake node start` is enough"
             ));
         }
-        if (state.last_term, state.last) > last {
+        if (replica.last_term, replica.last) > last {
             return invalid(format!(
                 "{name} has changes that {own} lacks (entry {} of term {}, here {} of term {}): \
                  recover there",
-                state.last, state.last_term, last.1, last.0
+                replica.last, replica.last_term, last.1, last.0
             ));
         }
     }
-    let silent: Vec<String> =
-        words.iter().filter(|(_, state)| state.is_none()).map(|(name, _)| name.clone()).collect();
+    // A node that lost its log is of no use to the others.
+    let is_silent = |state: &Option<State>| {
+        state.as_ref().is_none_or(|state| state.node.replica.is_none())
+    };
+    let silent = words.iter().filter(|(_, state)| is_silent(state));
+    let silent: Vec<String> = silent.map(|(name, _)| name.clone()).collect();
     if silent.is_empty() {
         return invalid(format!(
             "all other nodes of the quorum answer: start {own}, and they agree by themselves"
         ));
     }
     Ok(silent)
-}
-
-fn lost_metadata(records: &Cluster, silent: &[String]) -> Vec<(String, Vec<String>)> {
-    let of_fs = records.file_systems.iter().map(|fs| {
-        let places = records.metadata_places(&fs.nsds).into_iter();
-        (fs.name.clone(), places.map(|(node, _)| records.node_name(node)).collect::<Vec<_>>())
-    });
-    let is_lost = |(_, nodes): &(String, Vec<String>)| {
-        let left = nodes.iter().filter(|node| !silent.contains(node)).count();
-        left <= nodes.len() / 2
-    };
-    of_fs.filter(is_lost).collect()
 }
 
 /// True if records of this generation mean that a node must begin a log anew.

@@ -1,15 +1,19 @@
 //! When a recovery is refused, and what it makes of a directory.
 
 use super::*;
-use crate::cluster::Change;
 use crate::cluster::machine::Entry;
+use crate::cluster::{Change, file};
 use crate::cluster::records::{NewNsd, Usage};
+use crate::node::messages::{MetadataState, ReplicaState};
 use crate::node::quorum::quorum_test::{Folder, Lonely};
+use strake_crew::metadata::{KnownCopy, LogId};
 use strake_env::net::SocketAddr;
-use strake_proto::{ClusterId, Roles};
+use strake_proto::{ClusterId, FsId, NsdId, Roles, Term};
+use strake_replica::membership::Membership;
+use strake_replica::types::{Position, ReplicaId, Stamp};
 
-fn says(name: &str, role: &str, last: (u64, u64)) -> Word {
-    let state = ReplicaState {
+fn replica(role: &str, last: (u64, u64)) -> ReplicaState {
+    ReplicaState {
         role: role.to_owned(),
         leader: None,
         term: 9,
@@ -18,8 +22,30 @@ fn says(name: &str, role: &str, last: (u64, u64)) -> Word {
         applied: 0,
         members: Vec::new(),
         fault: None,
+    }
+}
+
+fn says(name: &str, role: &str, last: (u64, u64)) -> Word {
+    says_of(name, Some(replica(role, last)), Vec::new(), false)
+}
+
+fn says_of(
+    name: &str,
+    replica: Option<ReplicaState>,
+    metadata: Vec<MetadataState>,
+    is_later: bool,
+) -> Word {
+    let node = NodeState {
+        node: name.to_owned(),
+        state: "active".to_owned(),
+        pid: None,
+        version: None,
+        mounts: Vec::new(),
+        faults: Vec::new(),
+        replica,
+        metadata,
     };
-    (name.to_owned(), Some(state))
+    (name.to_owned(), Some(State { node, is_later }))
 }
 
 fn silent(name: &str) -> Word {
@@ -41,6 +67,11 @@ fn what_is_not_needed_or_loses_more_is_refused() {
     assert!(refused(&[silent("n1"), later]).contains("recover there"));
     let both = [says("n1", "asking", (3, 70)), says("n3", "asking", (3, 9))];
     assert!(refused(&both).contains("by themselves"));
+    let later = says_of("n3", Some(replica("follower", (1, 1))), Vec::new(), true);
+    assert!(refused(&[silent("n1"), later]).contains("gone on without n2"));
+    let without_log = says_of("n3", None, Vec::new(), false);
+    let both = ["n1", "n3"].map(str::to_owned).to_vec();
+    assert_eq!(judge("n2", (3, 70), &[silent("n1"), without_log]), Ok(both));
     let less = says("n3", "asking", (3, 69));
     assert_eq!(judge("n2", (3, 70), &[silent("n1"), less]), Ok(vec!["n1".to_owned()]));
 }
@@ -59,9 +90,7 @@ fn a_recovered_node_goes_on_with_all_that_it_had() {
     let (records, last) = quorum::read_journal(&dir, &first, own).expect("reads");
     assert_eq!(records, known, "the log has more than the file");
     assert!(last.0 >= 2 && last.1 >= 3, "{last:?}");
-    let mut next = records.clone();
-    next.generation += 1;
-    next.revision += 1;
+    let next = records.clone().after_loss(&[]);
     assert!(is_void(&records, &next) && !is_void(&next, &records) && !is_void(&next, &next));
     quorum::make_journal(&dir, &next, own, true).expect("made");
     let node = Lonely::start(&dir, &next);
@@ -71,8 +100,8 @@ fn a_recovered_node_goes_on_with_all_that_it_had() {
     assert!(dir.journal_path(0).exists(), "the old log is untouched until the file is written");
 }
 
-#[test]
-fn metadata_without_a_majority_is_named() {
+/// Three nodes with an NSD each, and a file system on them that n2 has mounted.
+fn three_nodes() -> Cluster {
     let address = |last: u8| SocketAddr::from(([127, 0, 0, last], 1));
     let mut cluster = Cluster::new(ClusterId([5; 16]), "demo", "n1", address(1)).expect("names");
     let mut change = |change: Change| cluster.apply(&change).expect("applies");
@@ -91,21 +120,98 @@ fn metadata_without_a_majority_is_named() {
     let all = [1, 2, 3].map(|node| nsd(node, Usage::DataAndMetadata));
     change(Change::AddNsds { nsds: all.into() });
     change(Change::AddNsds { nsds: vec![nsd(2, Usage::DataOnly)] });
-    let fs = |name: &str, nsds: &[u32]| Change::AddFs {
-        name: name.into(),
+    change(Change::AddFs {
+        name: "three".into(),
         code: strake_proto::Code { data: 1, parity: 1 },
         block_size: 4 << 20,
-        mount: format!("/{name}").into(),
-        nsds: nsds.iter().copied().map(strake_proto::NsdId).collect(),
-    };
-    change(fs("three", &[1, 2, 3]));
-    let lost = |silent: &[&str]| {
-        let silent: Vec<String> = silent.iter().map(|name| (*name).to_owned()).collect();
-        lost_metadata(&cluster, &silent)
-    };
-    assert_eq!(lost(&["n2"]), []);
-    let all = ["n1", "n2", "n3"].map(str::to_owned);
-    assert_eq!(lost(&["n2", "n3"]), [("three".to_owned(), all.to_vec())]);
-    let places = cluster.metadata_places(&[1, 4, 3].map(strake_proto::NsdId));
-    assert_eq!(places.len(), 2, "NSD 4 of n2 is for data alone: {places:?}");
+        mount: "/three".into(),
+        nsds: [1, 2, 3].map(NsdId).into(),
+    });
+    change(Change::Mount { fs: FsId(1), node: NodeNumber(2) });
+    cluster
+}
+
+fn copy(last: (u64, u64)) -> Result<KnownCopy> {
+    let last = Stamp { term: Term(last.0), position: Position(last.1) };
+    let membership = Membership::of([1, 2, 3].map(ReplicaId));
+    Ok(KnownCopy { last, changed: None, membership })
+}
+
+/// What n1 finds if its copy is such.
+fn found(copy: &Result<KnownCopy>, words: &[Word]) -> Result<Vec<LostMajority>> {
+    let look = |_: &FsRecord, _: &NsdRecord| copy.clone();
+    metadata::without_majority(&three_nodes(), NodeNumber(1), words, &look)
+}
+
+/// The answer of a node whose replica of the metadata is so.
+fn with_metadata(name: &str, role: &str, last: (u64, u64)) -> Word {
+    let (fs, serves, replica) = ("three".to_owned(), false, replica(role, last));
+    says_of(name, None, vec![MetadataState { fs, serves, replica }], false)
+}
+
+fn goes_on(found: &Result<Vec<LostMajority>>) -> std::result::Result<(&str, NsdId), &str> {
+    let [lost] = found.as_ref().expect("no refusal").as_slice() else { panic!("{found:?}") };
+    match &lost.goes_on {
+        Ok(goes_on) => Ok((goes_on.node.as_str(), goes_on.nsd.0)),
+        Err(reason) => Err(reason),
+    }
+}
+
+#[test]
+fn metadata_without_a_majority_goes_on_with_the_copy_here() {
+    let all = [silent("n2"), silent("n3")];
+    let lost = found(&copy((3, 70)), &all);
+    assert_eq!(goes_on(&lost), Ok(("n1", NsdId(1))));
+    let [lost] = lost.expect("found").try_into().expect("one");
+    assert_eq!(lost.nodes, ["n1", "n2", "n3"]);
+    assert_eq!(lost.lost_nsds, ["nsd2", "nsd3"]);
+    let less = [silent("n2"), with_metadata("n3", "lacking", (9, 9))];
+    assert_eq!(goes_on(&found(&copy((3, 70)), &less)), Ok(("n1", NsdId(1))));
+}
+
+#[test]
+fn metadata_with_a_majority_is_left_as_it_is() {
+    let words = [silent("n2"), with_metadata("n3", "asking", (3, 80))];
+    assert_eq!(found(&copy((3, 70)), &words), Ok(Vec::new()), "n1 and n3 agree by themselves");
+    let unreadable = Err(Error::new(ErrorKind::Corrupt, "gone"));
+    let words = ["n2", "n3"].map(|name| with_metadata(name, "follower", (3, 80)));
+    assert_eq!(found(&unreadable, &words), Ok(Vec::new()), "n2 and n3 do not need n1");
+}
+
+/// Five copies: without a majority, one that answers may have more than the one here.
+#[test]
+fn a_copy_with_more_is_preferred_and_one_elsewhere_is_better_than_none() {
+    let five = copy((3, 70)).map(|copy| KnownCopy {
+        membership: Membership::of([1, 2, 3, 8, 9].map(ReplicaId)),
+        ..copy
+    });
+    let more = [silent("n2"), with_metadata("n3", "asking", (3, 80))];
+    let refused = found(&five, &more).expect_err("n3 has more").to_string();
+    assert!(refused.contains("recover there") && refused.contains("n3"), "{refused}");
+    let less = [silent("n2"), with_metadata("n3", "asking", (3, 69))];
+    assert_eq!(goes_on(&found(&five, &less)), Ok(("n1", NsdId(1))));
+    let broken = Err(Error::new(ErrorKind::Stale, "a copy broke off"));
+    assert_eq!(goes_on(&found(&broken, &less)), Ok(("n3", NsdId(3))));
+    let nobody = found(&broken, &[silent("n2"), silent("n3")]);
+    assert!(goes_on(&nobody).expect_err("nobody has it").contains("broke off"));
+}
+
+#[test]
+fn the_records_name_the_log_that_goes_on_and_forget_the_mounts() {
+    let before = three_nodes();
+    assert_eq!(before.metadata_log(FsId(1)), LogId::default());
+    let after = before.clone().after_loss(&[]);
+    assert_eq!((after.generation, after.metadata_log(FsId(1)).generation), (1, 0));
+    assert_eq!(after.file_systems, before.file_systems, "it has its majority");
+    let after = after.after_loss(&[(FsId(1), NsdId(3))]);
+    assert_eq!(after.metadata_log(FsId(1)), LogId { generation: 1, origin: NsdId(3) });
+    assert!(after.file_systems[0].mounts.is_empty(), "what a mount knows may be lost");
+    let mut again = after.after_loss(&[(FsId(1), NsdId(1))]);
+    assert_eq!(again.metadata_log(FsId(1)), LogId { generation: 2, origin: NsdId(1) });
+    again.check().expect("sound");
+    let bytes = file::encode(&again).expect("encodes");
+    assert_eq!(file::decode(&bytes).expect("decodes"), again);
+    again.apply(&Change::DeleteFs { fs: FsId(1) }).expect("deletes");
+    again.check().expect("sound");
+    assert_eq!(again.metadata_log(FsId(1)), LogId::default());
 }
