@@ -154,6 +154,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("cluster-mounts", 10),
         ("cluster-disks", 10),
         ("cluster-copies", 10),
+        ("cluster-recover", 10),
         ("lab", 10),
         ("cluster-first", 10),
         ("slow-nodes", 10),

@@ -14,6 +14,7 @@ mod cluster_disks;
 mod cluster_first;
 mod cluster_full;
 mod cluster_mounts;
+mod cluster_recover;
 mod coherence;
 mod command;
 mod crashes;
@@ -146,6 +147,11 @@ const SUITES: &[Suite] = &[
         name: "cluster-copies",
         about: "copies of a cluster's metadata go to other disks and nodes",
         run: cluster_copies::run,
+    },
+    Suite {
+        name: "cluster-recover",
+        about: "two of three nodes are lost for good, and the file system goes on",
+        run: cluster_recover::run,
     },
     Suite {
         name: "cluster-disks",

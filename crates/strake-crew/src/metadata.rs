@@ -20,8 +20,8 @@
 mod logs;
 
 use crate::crew::{Crew, Lead};
-use logs::{follow_log, journal_fault};
 pub use logs::{KnownCopy, LogId, identity, look_at};
+use logs::{follow_log, journal_fault};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,6 +100,8 @@ pub struct MetadataParts {
     pub cluster: ClusterId,
     /// The log that is in force, and which NSD's copy it goes on with.
     pub log: LogId,
+    /// The NSDs of nodes that were lost when that log began.
+    pub lost: Vec<NsdId>,
     /// The replica.
     pub replica: ReplicaId,
     /// Gives the NSD's container.

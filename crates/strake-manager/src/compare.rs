@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use strake_array::nsds::Place;
 use strake_proto::nsd::NsdRequest;
 use strake_proto::{
-    BlockIndex, ErrorKind, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
+    BlockIndex, ErrorKind, GrantNumber, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
 };
 
 /// Deletes the strips of objects that no file has. Deletions wait for an NSD that is away. But an
@@ -116,9 +116,36 @@ pub(crate) fn bring(
             report.rewritten += 1;
             go_on(bytes)
         }
-        Err(error) if error.kind() == ErrorKind::Stale => Ok(()),
+        Err(error) if error.kind() == ErrorKind::Stale => {
+            match write_above(repair, strip, target.0) {
+                Ok(()) => go_on(0),
+                Err(error) => report.count_failure(repair.array.io.nsds().nsd(target.0), error),
+            }
+        }
         Err(error) => report.count_failure(repair.array.io.nsds().nsd(target.0), error),
     }
+}
+
+/// Writes a block anew of which an NSD does not take the strip that it lacks. If a writer or a
+/// deletion has come in between, nothing is to be done. Otherwise the NSD has carried out a deletion
+/// that the metadata has lost (R31). If that was of the whole object, its tombstone is above every
+/// version. The object has a file, so the tombstone is void.
+fn write_above(repair: &Repair, strip: &Strip<'_>, slot: SlotIndex) -> Result<()> {
+    let Strip { ino, layout, block, newest, .. } = *strip;
+    let floor = repair.array.floors.floor(layout.object, block);
+    if repair.array.io.head(layout, block, floor)? != Some(newest) {
+        return Ok(());
+    }
+    match repair.exclusion.rewrite(ino, layout, block) {
+        Err(error) if error.kind() == ErrorKind::Stale => {}
+        written => return written,
+    }
+    let nsds = repair.array.io.nsds();
+    let version = Version { grant: GrantNumber(u64::MAX), counter: u64::MAX };
+    let forget = NsdRequest::ForgetTombstones { fs: nsds.fs(), object: layout.object, version };
+    // The file keeps its object meanwhile.
+    repair.exclusively(ino, layout, block, &mut |_| nsds.call(slot, &forget, &[], &mut []))?;
+    repair.exclusion.rewrite(ino, layout, block)
 }
 
 /// Deletes the strip of a block that the listings showed on no other NSD; see the file's head. If

@@ -207,9 +207,9 @@ fn decide(
             .map(|(reply, changes)| (CountedAnswer { position, outcome: Ok(reply) }, changes)),
         LogEntry::Counted(counted) => machine::apply_counted_knowing(kv, &counted, position, known),
         LogEntry::CountedBefore(counted) => machine::apply_counted_before(kv, &counted, position),
-        LogEntry::GoesOn => {
+        LogEntry::GoesOn(lost) => {
             let answer = CountedAnswer { position, outcome: Ok(MetaReply::Done) };
-            machine::go_on(kv).map(|changes| (answer, changes))
+            machine::go_on(kv, &lost).map(|changes| (answer, changes))
         }
     }
 }

@@ -6,17 +6,15 @@
 //! | 1 | [`MetaEntry`] with sequence 0: a change that is not counted. 0.1 wrote only these. |
 //! | 2 | [`CountedEntry`] of an earlier time: its numbers come from the counters of all clients. |
 //! | 3 | [`CountedEntry`]. Version 0.1 refuses a log with one, until a clean end empties it. |
-//! | 4 | nothing: the log goes on without a majority (`ops/go_on.rs`). No client makes such a change. |
+//! | 4 | The NSDs of nodes that are lost: the log goes on without a majority (`ops/go_on.rs`). No client makes such a change. |
 
 use strake_proto::meta::{CountedEntry, MetaEntry};
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::{Error, ErrorKind, NsdId, Result};
 
 const ENTRY_VERSION: u8 = 1;
 const COUNTED_BEFORE_VERSION: u8 = 2;
 const COUNTED_VERSION: u8 = 3;
 const GOES_ON_VERSION: u8 = 4;
-/// The entry with which a log goes on after the loss of its majority.
-pub(crate) const GOES_ON: &[u8] = &[GOES_ON_VERSION];
 /// An entry's size limit. The largest change is an attribute of 64 KiB or a configuration. The
 /// smallest journal has room for four entries of this size.
 const ENTRY_BYTES_MAX: usize = 1 << 20;
@@ -32,8 +30,8 @@ pub(crate) enum LogEntry {
     Counted(CountedEntry),
     /// A change that was counted, and got its numbers from the counters.
     CountedBefore(CountedEntry),
-    /// The log goes on without a majority.
-    GoesOn,
+    /// The log goes on without a majority, and these NSDs are on nodes that are lost.
+    GoesOn(Vec<NsdId>),
 }
 
 /// A borrowed `LogEntry`.
@@ -74,13 +72,18 @@ pub(crate) fn encode_entry(entry: LogEntryRef<'_>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The bytes of the entry with which a log goes on after the loss of its majority.
+pub(crate) fn encode_goes_on(lost: &[NsdId]) -> Vec<u8> {
+    postcard::to_extend(lost, vec![GOES_ON_VERSION]).expect("invariant: numbers always encode")
+}
+
 /// Reads an entry's bytes.
 pub(crate) fn decode_entry(bytes: &[u8]) -> Result<LogEntry> {
     match bytes.split_first() {
         Some((&ENTRY_VERSION, rest)) => whole(rest).map(LogEntry::Plain),
         Some((&COUNTED_VERSION, rest)) => whole(rest).map(LogEntry::Counted),
         Some((&COUNTED_BEFORE_VERSION, rest)) => whole(rest).map(LogEntry::CountedBefore),
-        Some((&GOES_ON_VERSION, [])) => Ok(LogEntry::GoesOn),
+        Some((&GOES_ON_VERSION, rest)) => whole(rest).map(LogEntry::GoesOn),
         Some((version, _)) => Err(corrupt(format!("a log entry has unknown version {version}"))),
         None => Err(corrupt("a log entry is empty".to_owned())),
     }

@@ -12,13 +12,13 @@ use crate::ops::update::NewContent;
 use crate::ops::window::Admission;
 use crate::ops::xattr::NewXattr;
 use crate::ops::{
-    configure, create, go_on, harden, link, numbers, rename, session, set_attr, truncate, unlink, update,
-    window, xattr,
+    configure, create, go_on, harden, link, numbers, rename, session, set_attr, truncate, unlink,
+    update, window, xattr,
 };
 use crate::records::SessionRecord;
 use crate::transaction::Transaction;
 use strake_proto::meta::{CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaReply};
-use strake_proto::{ClientId, Error, ErrorKind, Result, Timestamp};
+use strake_proto::{ClientId, Error, ErrorKind, NsdId, Result, Timestamp};
 use strake_store::{Batch, KvRead};
 
 /// Applies an entry that is not counted.
@@ -127,9 +127,9 @@ fn apply_numbered(
 ///
 /// # Errors
 /// `Invalid` if there are no more numbers; the store's.
-pub(crate) fn go_on(kv: &dyn KvRead) -> Result<Batch> {
+pub(crate) fn go_on(kv: &dyn KvRead, lost: &[NsdId]) -> Result<Batch> {
     let mut txn = Transaction::new(kv, ClientId::MANAGER, Timestamp::default());
-    go_on::go_on(&mut txn)?;
+    go_on::go_on(&mut txn, lost)?;
     Ok(txn.finish())
 }
 

@@ -69,15 +69,18 @@ pub struct ReplicatedOptions {
 }
 
 /// The entry with which a log goes on when a majority of its replicas is lost for good: every number
-/// that is given from then on is new, and all clients of before are forgotten.
-pub const GOES_ON: &[u8] = log_entry::GOES_ON;
+/// that is given from then on is new, all clients of before are forgotten, and the NSDs in `lost` are
+/// not read until they are compared.
+pub fn goes_on(lost: &[NsdId]) -> Vec<u8> {
+    log_entry::encode_goes_on(lost)
+}
 
 /// When the client made a change, by its clock. `None` for an entry that is no client's change.
 pub fn time_of(entry: &[u8]) -> Option<Timestamp> {
     match log_entry::decode_entry(entry).ok()? {
         LogEntry::Plain(entry) => Some(entry.time),
         LogEntry::Counted(counted) | LogEntry::CountedBefore(counted) => Some(counted.entry.time),
-        LogEntry::GoesOn => None,
+        LogEntry::GoesOn(_) => None,
     }
 }
 

@@ -63,7 +63,7 @@ fn a_lost_disk(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     place.kill(dies)?;
     place.succeeds("start", place.on(dies, "node start"))?;
     checks.record("the new disk is up", wait_for(place, "e2", |row| row.contains(" up ")));
-    checks.record("the lost one is free", is_free(place, "m2"));
+    checks.record("the lost one is free", is_free(place, "n2", "m2"));
     place.succeeds("drop-m2", place.on("n3", "nsd delete m2 data"))?;
     goes_on_without_any(place, &["n1", "n3"], checks)
 }
@@ -73,7 +73,7 @@ fn a_disk_that_goes(place: &Place<'_>, checks: &mut Checks) -> Result<(), String
     make_nsds(place, "%nsd: device=e1 servers=n1 nsd=e1 size=384M\n")?;
     place.succeeds("add", place.on_mount_of("n1", "disk add e1"))?;
     place.succeeds("delete", place.on_mount_of("n2", "disk delete m1"))?;
-    checks.record("a disk with a copy is deleted", is_free(place, "m1"));
+    checks.record("a disk with a copy is deleted", is_free(place, "n2", "m1"));
     place.succeeds("drop-m1", place.on("n3", "nsd delete m1"))?;
     goes_on_without_any(place, &["n2", "n3"], checks)
 }
@@ -92,7 +92,7 @@ fn a_node_that_dies(place: &Place<'_>, checks: &mut Checks) -> Result<(), String
     make_nsds(place, "%nsd: device=x4 servers=n4 nsd=x4 size=384M\n")?;
     place.succeeds("add-x4", place.on_mount_of("n1", "disk add x4"))?;
     place.succeeds("delete-m3", place.on_mount_of("n2", "disk delete m3"))?;
-    checks.record("the disk of a dead node leaves the file system", is_free(place, "m3"));
+    checks.record("the disk of a dead node leaves the file system", is_free(place, "n2", "m3"));
     place.succeeds("drop-m3", place.on("n2", "nsd delete m3"))?;
     place.succeeds("forget-n3", place.on("n1", "fs umount demo -N n3 --force"))?;
     place.succeeds("delete-n3", place.on("n1", "node delete n3"))?;

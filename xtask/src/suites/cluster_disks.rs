@@ -187,7 +187,7 @@ fn a_lost_disk(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     mount(place, "n3")?;
     let up = wait_for(place, "e3", |row| row.contains(" up "));
     checks.record("a new disk is filled although the serving node and a mount are killed", up);
-    checks.record("the lost disk belongs to no file system any more", is_free(place, "d3"));
+    checks.record("the lost disk belongs to no file system any more", is_free(place, "n2", "d3"));
     place.succeeds("drop", place.on("n2", "nsd delete d3 e1 e2 small"))
 }
 
@@ -206,7 +206,7 @@ fn a_disk_that_goes(place: &Place<'_>, checks: &mut Checks) -> Result<(), String
         Ok((!disks.lines().any(|line| line.starts_with("d2 ")), disks))
     });
     checks.record("a disk is deleted although the serving node is killed", gone);
-    checks.record("it belongs to no file system any more", is_free(place, "d2"));
+    checks.record("it belongs to no file system any more", is_free(place, "n2", "d2"));
     place.succeeds("drop-d2", place.on("n3", "nsd delete d2"))
 }
 
@@ -226,7 +226,7 @@ fn a_node_that_goes(place: &Place<'_>, checks: &mut Checks) -> Result<(), String
     checks.record("refused: node delete n1 --empty", held);
     let deleted = place.succeeds("delete-n4", place.on("n2", "node delete n4 --empty"));
     checks.record("a node is emptied and deleted", deleted);
-    let listed = place.run("nsds", place.on("n2", "nsd list"))?.success()?.output();
+    let listed = place.run("nsds", place.on(asked, "nsd list"))?.success()?.output();
     checks.hold("its disks are gone", !listed.contains("x1"), || listed.clone());
     for node in NODES {
         let found = files.clone().try_for_each(|file| verify(place, node, file));
@@ -251,9 +251,9 @@ pub(super) fn make_node(
 }
 
 /// A disk belongs to no file system any more.
-pub(super) fn is_free(place: &Place<'_>, disk: &str) -> Result<(), String> {
+pub(super) fn is_free(place: &Place<'_>, asked: &str, disk: &str) -> Result<(), String> {
     wait_until(|| {
-        let list = place.run("nsds", place.on("n2", "nsd list"))?.success()?.output();
+        let list = place.run("nsds", place.on(asked, "nsd list"))?.success()?.output();
         let row = list.lines().find(|line| line.contains(&format!(" {disk} ")));
         Ok((row.is_some_and(|row| row.contains("(free disk)")), list))
     })

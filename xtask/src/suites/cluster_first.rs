@@ -321,8 +321,8 @@ impl<'a> Place<'a> {
     /// Whatever went wrong, no process stays.
     pub(super) fn end(&self) {
         let _ = self.run("umount-at-the-end", self.on("n1", "fs umount demo --force"));
-        // The fourth is there in some suites.
-        for node in NODES.into_iter().chain(["n4"]) {
+        // The others are there in some suites.
+        for node in NODES.into_iter().chain(["n4", "n5", "n6"]) {
             let _ = self.run("stop-at-the-end", self.on(node, "node stop --force"));
             // The directory goes with the session. What the processes said may be wanted.
             let logs = [("node", "node.log"), ("mount", "mount/demo/strake.log")];

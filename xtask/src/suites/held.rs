@@ -78,7 +78,7 @@ fn errno(outcome: &io::Result<()>) -> i32 {
     outcome.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(-1))
 }
 
-const EIO: i32 = 5;
+pub(super) const EIO: i32 = 5;
 
 fn text(what: &Path) -> impl Fn(io::Error) -> String + '_ {
     move |error| format!("{}: {error}", what.display())

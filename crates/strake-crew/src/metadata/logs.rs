@@ -10,7 +10,7 @@ use super::{CACHE_BYTES, MetadataParts};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use strake_env::Disk;
-use strake_meta::replicated::{GOES_ON, position_of, time_of};
+use strake_meta::replicated::{goes_on, position_of, time_of};
 use strake_proto::{ClusterId, Error, ErrorKind, FsId, NsdId, Result, Timestamp};
 use strake_replica::entry::{Entry, Payload};
 use strake_replica::journal::{Identity, Journal, JournalError};
@@ -68,12 +68,11 @@ fn log_of(group: ClusterId, cluster: ClusterId, fs: FsId) -> Option<LogId> {
 /// # Errors
 /// `Corrupt` if the log in force goes on with this copy, and the copy is older than that.
 pub(super) fn follow_log(parts: &MetadataParts, disk: &Arc<dyn Disk>) -> Result<()> {
-    let MetadataParts { fs, nsd, cluster, log, .. } = parts;
+    let MetadataParts { fs, nsd, cluster, log, lost, .. } = parts;
     let next = parts.identity();
     let owner = Journal::owner(disk.as_ref()).map_err(journal_fault)?;
-    let earlier = log_of(owner.cluster, *cluster, *fs).filter(|earlier| {
-        owner.replica == next.replica && earlier.generation < log.generation
-    });
+    let earlier = log_of(owner.cluster, *cluster, *fs)
+        .filter(|earlier| owner.replica == next.replica && earlier.generation < log.generation);
     let Some(earlier) = earlier else { return Ok(()) };
     if log.origin != *nsd {
         warn!(
@@ -88,7 +87,7 @@ pub(super) fn follow_log(parts: &MetadataParts, disk: &Arc<dyn Disk>) -> Result<
         return Err(Error::new(ErrorKind::Corrupt, detail));
     }
     warn!(target: "metadata", "file system {fs}: the metadata goes on with the copy on NSD {nsd}");
-    Journal::go_on(Arc::clone(disk), owner, next, GOES_ON).map_err(journal_fault)
+    Journal::go_on(Arc::clone(disk), owner, next, &goes_on(lost)).map_err(journal_fault)
 }
 
 /// What a copy of the metadata has that no process has open.

@@ -50,6 +50,7 @@ fn parts(nsd: u32, log: LogId) -> MetadataParts {
         nsd: NsdId(nsd),
         cluster: CLUSTER,
         log,
+        lost: Vec::new(),
         replica: ReplicaId(nsd),
         container_of,
         peers: Box::new(Nobody),
@@ -67,13 +68,8 @@ struct Copy {
 
 impl Copy {
     fn new() -> Copy {
-        let options = FormatOptions {
-            cluster: CLUSTER,
-            nsd: NsdId(1),
-            fs: FS,
-            failure_group: 1,
-            seed: 7,
-        };
+        let options =
+            FormatOptions { cluster: CLUSTER, nsd: NsdId(1), fs: FS, failure_group: 1, seed: 7 };
         let container = Container::format(SimDisk::new(64 << 20), &options).expect("formats");
         let source = UnusedChunks::shared();
         container.set_chunk_source(&source);
@@ -127,7 +123,10 @@ fn replicas_of_two_logs_do_not_hear_each_other() {
 fn the_copy_that_goes_on_keeps_all_and_is_alone() {
     let copy = Copy::new();
     let before = copy.look(FIRST).expect("whole");
-    assert_eq!((before.last.position, before.changed.map(|it| it.seconds)), (Position(4), Some(104)));
+    assert_eq!(
+        (before.last.position, before.changed.map(|it| it.seconds)),
+        (Position(4), Some(104))
+    );
     assert_eq!(before.membership, Membership::of(VOTERS));
     copy.follow(FIRST).expect("it is of this log");
     assert_eq!(copy.look(FIRST), Ok(before.clone()), "nothing was changed");

@@ -8,19 +8,24 @@
 //! All lives of clients are closed, and what clients had reserved is deleted. A client of before
 //! may have been told of changes that are lost, and may have forgotten that it made them. What it
 //! keeps in memory fits to no state that there is now. So it must mount again.
+//!
+//! NSDs of nodes that are lost may come back after all. They may have carried out lost deletions,
+//! and then lack what the metadata says they have. So they count as NSDs that have missed writes:
+//! each is compared as a whole before it is read.
 
-use super::session;
+use super::{configure, session};
 use crate::keys::{self, Table};
 use crate::records::CONFIGURATION;
 use crate::transaction::Transaction;
-use strake_proto::{Error, ErrorKind, MapVersion, Result};
+use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
+use strake_proto::{Error, ErrorKind, MapVersion, NsdId, Result};
 
 /// So many numbers of each kind are left out. A million of them a second last for twelve days, and
 /// there is room for sixteen million recoveries.
 pub(crate) const NUMBERS_SKIPPED: u64 = 1 << 40;
 
 /// See the file's head. Changes nothing in a store without a file system.
-pub(crate) fn go_on(txn: &mut Transaction<'_>) -> Result<()> {
+pub(crate) fn go_on(txn: &mut Transaction<'_>, lost: &[NsdId]) -> Result<()> {
     if txn.get_raw(&keys::global(CONFIGURATION))?.is_none() {
         return Ok(());
     }
@@ -28,6 +33,13 @@ pub(crate) fn go_on(txn: &mut Transaction<'_>) -> Result<()> {
         txn.remove(key);
     }
     session::give_up_reserved(txn, &|_| true)?;
+    let slots = txn.configuration()?.pool.slots;
+    for slot in slots.iter().filter(|slot| lost.contains(&slot.nsd)) {
+        if !matches!(slot.state.status, NsdStatus::Deleted { .. }) {
+            let availability = NsdAvailability::Unrecovered;
+            configure::set_nsd_state(txn, slot.nsd, NsdState { availability, ..slot.state })?;
+        }
+    }
     let mut configuration = txn.configuration()?;
     configuration.pool.version = MapVersion(beyond(configuration.pool.version.0)?);
     txn.put(keys::global(CONFIGURATION), &configuration);

@@ -5,12 +5,13 @@ use crate::MemoryKv;
 use crate::ahead::Ahead;
 use crate::check;
 use crate::keys;
-use crate::log_entry::{GOES_ON, LogEntryRef, encode_entry};
+use crate::log_entry::{LogEntryRef, encode_entry, encode_goes_on};
 use crate::query;
 use crate::records::{COUNTERS, Counters, decode, encode};
 use crate::testing::{configuration, create, new_inode};
+use strake_proto::layout::NsdAvailability;
 use strake_proto::meta::{CountedEntry, MetaEntry, MetaOp, MetaReply};
-use strake_proto::{ClientId, ErrorKind, FileType, Ino, Result, Timestamp};
+use strake_proto::{ClientId, ErrorKind, FileType, Ino, NsdId, Result, Timestamp};
 use strake_store::{Batch, KvRead};
 
 /// A replica that applies what is committed.
@@ -91,7 +92,7 @@ fn no_number_is_given_that_a_lost_entry_may_have_given() {
     let mut replica = Replica::new();
     let before = replica.give("a", None);
     let (known, map) = (replica.counters(), version(&replica));
-    replica.take(GOES_ON).expect("goes on");
+    replica.take(&encode_goes_on(&[])).expect("goes on");
     let after = replica.give("b", None);
     for (before, after) in [(before.0, after.0), (before.1, after.1), (before.2, after.2)] {
         assert!(after >= before + NUMBERS_SKIPPED, "{before} {after}");
@@ -111,7 +112,7 @@ fn version(replica: &Replica) -> u64 {
 fn a_client_of_before_is_not_known_any_more() {
     let mut replica = Replica::new();
     replica.give("a", Some(2));
-    replica.take(GOES_ON).expect("goes on");
+    replica.take(&encode_goes_on(&[])).expect("goes on");
     replica.check();
     let make = |name: &str| create(Ino::ROOT, name, new_inode(FileType::Regular));
     for (sequence, name) in [(2, "a"), (3, "b")] {
@@ -128,8 +129,8 @@ fn a_client_of_before_is_not_known_any_more() {
 #[test]
 fn a_file_system_that_is_not_made_yet_may_go_on_too() {
     let mut replica = Replica::empty();
-    assert!(replica.ahead.decide(GOES_ON, 1).expect("decides").1.is_empty());
-    replica.take(GOES_ON).expect("goes on");
+    assert!(replica.ahead.decide(&encode_goes_on(&[NsdId(1)]), 1).expect("decides").1.is_empty());
+    replica.take(&encode_goes_on(&[])).expect("goes on");
     replica.plain(MetaOp::Format(Box::new(configuration()))).expect("formats");
     replica.check();
 }
@@ -143,5 +144,21 @@ fn numbers_do_not_begin_from_the_first_again() {
     let mut kv = replica.ahead.base().clone();
     kv.apply(&changes);
     replica.ahead = Ahead::new(kv, replica.position);
-    assert_eq!(replica.take(GOES_ON).expect_err("refused").kind(), ErrorKind::Invalid);
+    assert_eq!(replica.take(&encode_goes_on(&[])).expect_err("refused").kind(), ErrorKind::Invalid);
+}
+
+/// A lost NSD that comes back may have carried out deletions that the metadata does not know.
+#[test]
+fn lost_disks_are_compared_before_they_are_read() {
+    let mut replica = Replica::new();
+    let before = query::configuration(&replica.ahead).expect("is there").pool;
+    let lost = [before.slots[1].nsd, NsdId(77)];
+    replica.take(&encode_goes_on(&lost)).expect("goes on");
+    let after = query::configuration(&replica.ahead).expect("is there").pool;
+    for (before, after) in before.slots.iter().zip(&after.slots) {
+        let is_lost = lost.contains(&before.nsd);
+        let availability = after.state.availability;
+        assert_eq!(availability == NsdAvailability::Unrecovered, is_lost, "{}", before.nsd);
+        assert_eq!(availability == before.state.availability, !is_lost);
+    }
 }

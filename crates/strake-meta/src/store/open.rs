@@ -255,7 +255,7 @@ fn apply_next(holder: &Holder, at: Lsn, lsn: Lsn, bytes: &[u8]) -> Result<()> {
         LogEntry::CountedBefore(counted) => {
             machine::apply_counted_before(&holder.kv, &counted, lsn.0).map(|(_, changes)| changes)
         }
-        LogEntry::GoesOn => machine::go_on(&holder.kv),
+        LogEntry::GoesOn(lost) => machine::go_on(&holder.kv, &lost),
     };
     let changes = applied.map_err(|error| {
         Error::new(ErrorKind::Corrupt, format!("metadata entry {lsn:?}: {error}"))

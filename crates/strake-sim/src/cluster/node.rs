@@ -229,6 +229,7 @@ impl Node {
             nsd: nsd(site.number),
             cluster: CLUSTER,
             log: LogId::default(),
+            lost: Vec::new(),
             replica: ReplicaId(site.number),
             container_of: Box::new(move |_| Some(container.clone())),
             peers: Box::new(Others::new(ReplicaId(site.number), &observe)),

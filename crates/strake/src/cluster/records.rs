@@ -226,7 +226,16 @@ pub(crate) struct Cluster {
     /// The logs of metadata that went on without a majority of their replicas
     /// ([`Cluster::metadata_log`]).
     #[serde(default)]
-    metadata_logs: Vec<(FsId, LogId)>,
+    metadata_logs: Vec<MetadataLog>,
+}
+
+/// The log of a file system's metadata that is in force, and is not the first one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct MetadataLog {
+    fs: FsId,
+    log: LogId,
+    /// The NSDs of nodes that were lost when it began.
+    lost: Vec<NsdId>,
 }
 
 /// The failure group of all NSDs of a node that were given none. The numbers of most users' own
@@ -367,22 +376,30 @@ impl Cluster {
 
     /// The log of a file system's metadata that is in force.
     pub(crate) fn metadata_log(&self, fs: FsId) -> LogId {
-        let known = self.metadata_logs.iter().find(|(of, _)| *of == fs);
-        known.map_or_else(LogId::default, |(_, log)| *log)
+        let known = self.metadata_logs.iter().find(|known| known.fs == fs);
+        known.map_or_else(LogId::default, |known| known.log)
+    }
+
+    /// The NSDs of nodes that were lost when that log began.
+    pub(crate) fn lost_before_log(&self, fs: FsId) -> Vec<NsdId> {
+        let known = self.metadata_logs.iter().find(|known| known.fs == fs);
+        known.map_or_else(Vec::new, |known| known.lost.clone())
     }
 
     /// The records as they go on without a majority of the nodes that kept them (R31). The metadata
-    /// of each of these file systems goes on with the copy on the NSD named beside it. Nothing is
-    /// left of the mounts that they had: what a mount of before knows may be lost.
+    /// of each of these file systems goes on with the copy on the NSD named beside it, and without
+    /// those named behind it. Nothing is left of the mounts that they had: what a mount of before
+    /// knows may be lost.
     #[must_use]
-    pub(crate) fn after_loss(mut self, metadata: &[(FsId, NsdId)]) -> Cluster {
+    pub(crate) fn after_loss(mut self, metadata: &[(FsId, NsdId, Vec<NsdId>)]) -> Cluster {
         self.generation += 1;
         self.revision += 1;
-        for &(id, origin) in metadata {
-            let log = LogId { generation: self.metadata_log(id).generation + 1, origin };
-            self.metadata_logs.retain(|(of, _)| *of != id);
-            self.metadata_logs.push((id, log));
-            let of_id = self.file_systems.iter_mut().filter(|fs| fs.id == id);
+        for (fs, origin, lost) in metadata {
+            let (fs, origin, lost) = (*fs, *origin, lost.clone());
+            let log = LogId { generation: self.metadata_log(fs).generation + 1, origin };
+            self.metadata_logs.retain(|known| known.fs != fs);
+            self.metadata_logs.push(MetadataLog { fs, log, lost });
+            let of_id = self.file_systems.iter_mut().filter(|it| it.id == fs);
             of_id.for_each(|fs| fs.mounts.clear());
         }
         self
@@ -576,7 +593,7 @@ impl Cluster {
             return Err(Error::new(ErrorKind::Busy, detail));
         }
         self.file_systems.retain(|fs| fs.id != id);
-        self.metadata_logs.retain(|(of, _)| *of != id);
+        self.metadata_logs.retain(|known| known.fs != id);
         for nsd in self.nsds.iter_mut().filter(|nsd| nsd.fs == Some(id)) {
             nsd.fs = None;
         }
@@ -683,9 +700,9 @@ impl Cluster {
             }
         }
         let mut seen = BTreeSet::new();
-        for (id, log) in &self.metadata_logs {
-            if self.fs(*id).is_none() || log.generation == 0 || !seen.insert(*id) {
-                return Err(format!("file system {id} has a log from nowhere"));
+        for MetadataLog { fs, log, .. } in &self.metadata_logs {
+            if self.fs(*fs).is_none() || log.generation == 0 || !seen.insert(*fs) {
+                return Err(format!("file system {fs} has a log from nowhere"));
             }
         }
         for fs in &self.file_systems {

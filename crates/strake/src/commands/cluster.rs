@@ -171,11 +171,12 @@ fn say_what_is_lost(lost: &LostMajority) {
         "  Later changes are lost, those that a sync has confirmed among them: files made since are \
          gone, and files deleted since are back, in part empty."
     );
-    if !lost.lost_nsds.is_empty() {
+    let lost_nsds: Vec<&str> = lost.lost_nsds.iter().map(|(_, name)| name.as_str()).collect();
+    if !lost_nsds.is_empty() {
         println!(
             "  {} do not answer. Data that has more strips on them than its code tolerates cannot \
              be read.",
-            lost.lost_nsds.join(", ")
+            lost_nsds.join(", ")
         );
     }
     println!("  Every mount of {fs} ends with errors. Unmount it, and mount it again.");

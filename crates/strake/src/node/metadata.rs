@@ -65,12 +65,13 @@ impl Node {
             links: Arc::clone(&self.observe.links),
         };
         let (of_cluster, log, replica) = (cluster.id, cluster.metadata_log(id), replica_on(nsd));
-        let bell = Arc::clone(&self.ended);
+        let (bell, lost) = (Arc::clone(&self.ended), cluster.lost_before_log(id));
         Some(Box::new(move |container_of| MetadataParts {
             fs: id,
             nsd,
             cluster: of_cluster,
             log,
+            lost,
             replica,
             container_of,
             peers: Box::new(peers),

@@ -23,7 +23,7 @@ use super::dir::{NodeDir, NodeFile};
 use super::messages::{NodeRequest, NodeState};
 use super::peer::Peer;
 use super::quorum;
-use crate::cluster::{Cluster, FsRecord, NodeNumber, NsdRecord};
+use crate::cluster::{Cluster, FsRecord, NodeNumber, NodeRecord, NsdRecord};
 pub(crate) use metadata::{GoesOn, LostMajority};
 use std::fs::File;
 use strake_proto::{Error, ErrorKind, Result, Role};
@@ -45,7 +45,7 @@ pub(crate) struct Recovery {
     _lock: File,
 }
 
-/// What another node of the quorum says, or that it says nothing.
+/// What another node says, or that it says nothing.
 type Word = (String, Option<State>);
 
 /// How another node is.
@@ -58,8 +58,7 @@ struct State {
 /// Asks another node.
 fn ask(peer: &Peer, records: &Cluster) -> Result<State> {
     let node = peer.ask(&NodeRequest::State)?;
-    let later =
-        NodeRequest::Records { generation: records.generation, newer_than: u64::MAX };
+    let later = NodeRequest::Records { generation: records.generation, newer_than: u64::MAX };
     let is_later = peer.ask::<Option<Cluster>>(&later)?.is_some();
     Ok(State { node, is_later })
 }
@@ -85,16 +84,19 @@ impl Recovery {
         let (records, last) = quorum::read_journal(&dir, &known, file.id)?;
         // The copy may be newer than the log, if it came from another node.
         let records = if known.is_newer_than(&records) { known } else { records };
-        let words: Vec<Word> = records
-            .quorum()
-            .filter(|node| node.id != file.id)
-            .map(|node| {
-                let address = node.address.expect("invariant: nodes of the quorum have joined");
-                let peer = Peer::new(node.certified_name(), address, &own);
-                (node.name.clone(), ask(&peer, &records).ok())
-            })
-            .collect();
+        let word = |node: &NodeRecord| {
+            let address = node.address.expect("invariant: it has joined");
+            let peer = Peer::new(node.certified_name(), address, &own);
+            (node.name.clone(), ask(&peer, &records).ok())
+        };
+        let others = || records.nodes.iter().filter(|node| node.id != file.id);
+        let is_of_quorum = |node: &NodeRecord| records.quorum().any(|other| other.id == node.id);
+        let has_disks = |node: &NodeRecord| records.nsds_of(node.id).next().is_some();
+        let mut words: Vec<Word> = others().filter(|node| is_of_quorum(node)).map(word).collect();
         let silent = judge(&file.node, last, &words)?;
+        // Whether the disks of other nodes are there.
+        let serve = others().filter(|node| has_disks(node) && !is_of_quorum(node));
+        words.extend(serve.map(word));
         let look = |fs: &FsRecord, nsd: &NsdRecord| metadata::look(&dir, &records, fs, nsd);
         let metadata = metadata::without_majority(&records, file.id, &words, &look)?;
         Ok(Recovery { dir, file, records, last, silent, metadata, _lock: lock })
@@ -117,7 +119,10 @@ impl Recovery {
     /// The host's. The old logs are in force then.
     pub(crate) fn carry_out(self) -> Result<Cluster> {
         let before = self.records.generation;
-        let goes_on = |lost: &LostMajority| Some((lost.fs, lost.goes_on.as_ref().ok()?.nsd.0));
+        let goes_on = |lost: &LostMajority| {
+            let nsds = lost.lost_nsds.iter().map(|(nsd, _)| *nsd).collect();
+            Some((lost.fs, lost.goes_on.as_ref().ok()?.nsd.0, nsds))
+        };
         let metadata: Vec<_> = self.metadata.iter().filter_map(goes_on).collect();
         let records = self.records.after_loss(&metadata);
         quorum::make_journal(&self.dir, &records, self.file.id, true)?;
@@ -161,9 +166,8 @@ fn judge(own: &str, last: (u64, u64), words: &[Word]) -> Result<Vec<String>> {
         }
     }
     // A node that lost its log is of no use to the others.
-    let is_silent = |state: &Option<State>| {
-        state.as_ref().is_none_or(|state| state.node.replica.is_none())
-    };
+    let is_silent =
+        |state: &Option<State>| state.as_ref().is_none_or(|state| state.node.replica.is_none());
     let silent = words.iter().filter(|(_, state)| is_silent(state));
     let silent: Vec<String> = silent.map(|(name, _)| name.clone()).collect();
     if silent.is_empty() {

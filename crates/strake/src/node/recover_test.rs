@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::cluster::machine::Entry;
-use crate::cluster::{Change, file};
 use crate::cluster::records::{NewNsd, Usage};
+use crate::cluster::{Change, file};
 use crate::node::messages::{MetadataState, ReplicaState};
 use crate::node::quorum::quorum_test::{Folder, Lonely};
 use strake_crew::metadata::{KnownCopy, LogId};
@@ -164,7 +164,8 @@ fn metadata_without_a_majority_goes_on_with_the_copy_here() {
     assert_eq!(goes_on(&lost), Ok(("n1", NsdId(1))));
     let [lost] = lost.expect("found").try_into().expect("one");
     assert_eq!(lost.nodes, ["n1", "n2", "n3"]);
-    assert_eq!(lost.lost_nsds, ["nsd2", "nsd3"]);
+    let names: Vec<_> = lost.lost_nsds.iter().map(|(_, name)| name.as_str()).collect();
+    assert_eq!(names, ["nsd2", "nsd3"]);
     let less = [silent("n2"), with_metadata("n3", "lacking", (9, 9))];
     assert_eq!(goes_on(&found(&copy((3, 70)), &less)), Ok(("n1", NsdId(1))));
 }
@@ -203,11 +204,12 @@ fn the_records_name_the_log_that_goes_on_and_forget_the_mounts() {
     let after = before.clone().after_loss(&[]);
     assert_eq!((after.generation, after.metadata_log(FsId(1)).generation), (1, 0));
     assert_eq!(after.file_systems, before.file_systems, "it has its majority");
-    let after = after.after_loss(&[(FsId(1), NsdId(3))]);
+    let after = after.after_loss(&[(FsId(1), NsdId(3), vec![NsdId(1)])]);
     assert_eq!(after.metadata_log(FsId(1)), LogId { generation: 1, origin: NsdId(3) });
     assert!(after.file_systems[0].mounts.is_empty(), "what a mount knows may be lost");
-    let mut again = after.after_loss(&[(FsId(1), NsdId(1))]);
+    let mut again = after.after_loss(&[(FsId(1), NsdId(1), vec![NsdId(2)])]);
     assert_eq!(again.metadata_log(FsId(1)), LogId { generation: 2, origin: NsdId(1) });
+    assert_eq!(again.lost_before_log(FsId(1)), [NsdId(2)]);
     again.check().expect("sound");
     let bytes = file::encode(&again).expect("encodes");
     assert_eq!(file::decode(&bytes).expect("decodes"), again);

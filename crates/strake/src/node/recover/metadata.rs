@@ -29,8 +29,8 @@ pub(crate) struct LostMajority {
     pub(crate) name: String,
     /// The nodes that had copies.
     pub(crate) nodes: Vec<String>,
-    /// The NSDs of it on nodes that are silent.
-    pub(crate) lost_nsds: Vec<String>,
+    /// The NSDs of it on nodes that are silent, with their names.
+    pub(crate) lost_nsds: Vec<(NsdId, String)>,
     /// What it goes on with. The error says why no copy can be used.
     pub(crate) goes_on: std::result::Result<GoesOn, String>,
 }
@@ -142,7 +142,7 @@ fn of_file_system(
         fs: fs.id,
         name: fs.name.clone(),
         nodes: places.iter().map(|(node, _)| records.node_name(*node)).collect(),
-        lost_nsds: nsds.filter(silent).map(|nsd| nsd.name.clone()).collect(),
+        lost_nsds: nsds.filter(silent).map(|nsd| (nsd.id, nsd.name.clone())).collect(),
         goes_on,
     }))
 }

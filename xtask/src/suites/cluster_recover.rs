@@ -1,0 +1,209 @@
+//! Two of three nodes of a cluster are lost for good, and `strake cluster recover` on the third one
+//! brings the file system back (R31).
+//!
+//! 1. The server of n1 is away while n2 and n3 make, delete and sync files. Then n2 and n3 die. The
+//!    directory of n3 is gone with its disk. That of n2 is put aside.
+//! 2. `cluster recover` on n1 says what is lost, and asks. Without an answer nothing is changed.
+//! 3. n1 serves again. A mount that lived through it fails every operation, and is mounted again.
+//!    Every file is whole that n1 knew of when it was synced. What n2 and n3 did alone is not there.
+//!    New files can be written.
+//! 4. n2 comes back with its old log and disk. It gives up what it had, and becomes a member. A new
+//!    node takes the place of n3.
+//! 5. Both others are lost once more, and nothing is left of them. n1 recovers again, and two new
+//!    nodes take their places. In the end the file system goes on without any one node.
+
+use super::checks::Checks;
+use super::cluster_disks::{is_free, make_node, verify, wait_until, write};
+use super::cluster_first::{NODES, Place, make_nodes, make_nsds, with};
+use super::cluster_mounts::{at, kill_node, mount};
+use super::held::EIO;
+use super::session::Session;
+use super::writer::contents;
+use std::fs;
+use std::path::PathBuf;
+
+const FILES: u64 = 3;
+const SMALL_BYTES: usize = 3 << 20;
+
+pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
+    let place = Place::new(session, "cluster-recover")?;
+    let outcome = story(&place, checks);
+    place.end();
+    outcome
+}
+
+fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    make_nodes(place)?;
+    let stanzas: Vec<String> = (1..)
+        .zip(NODES)
+        .map(|(at, node)| format!("%nsd: device=d{at} servers={node} nsd=d{at} size=384M\n"))
+        .collect();
+    make_nsds(place, &stanzas.concat())?;
+    let create = with(place.on("n1", "fs create demo --code 3x --mount"), &place.mount());
+    place.succeeds("fs-create", create)?;
+    for node in NODES {
+        mount(place, node)?;
+    }
+    (0..FILES).try_for_each(|file| write(place, file))?;
+    small(place, "n1", "old", 20)?;
+    without_n1(place)?;
+    lose(place, "n3")?;
+    kill_node(place, "n2")?;
+    detach(place, "n2")?;
+    fs::rename(dir(place, "n2"), dir(place, "aside")).map_err(text("put n2 aside"))?;
+    recovered(place, checks, "d2, d3")?;
+    let left = fs::read_dir(at(place, "n1")).map_err(text("list"))?;
+    let names = left.filter_map(Result::ok).map(|entry| entry.file_name());
+    let names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+    checks.hold("what others did alone is gone", !names.contains(&"void".into()), || {
+        format!("{names:?}")
+    });
+    let back = whole(place, "n1", "old", 20);
+    checks.record("a file that others deleted alone is back", back);
+    checks.record("a new file is written on the disk that is left", small(place, "n1", "new", 22));
+    old_node_returns(place, checks)?;
+    checks.record("a new node takes the place of n3", replace(place, "n3", "d3", ("n4", 4)));
+    goes_on(place, checks, &["n2", "n4"])?;
+    lose(place, "n2")?;
+    lose(place, "n4")?;
+    place.kill("n1")?;
+    recovered(place, checks, "d2, e4")?;
+    for (lost, disk, new) in [("n2", "d2", ("n5", 5)), ("n4", "e4", ("n6", 6))] {
+        let replaced = replace(place, lost, disk, new);
+        checks.record(&format!("{} takes the place of {lost}", new.0), replaced);
+    }
+    goes_on(place, checks, &["n5", "n6"])
+}
+
+/// What n1 does not hear of: a file that is made, one that is deleted.
+fn without_n1(place: &Place<'_>) -> Result<(), String> {
+    place.kill("n1")?;
+    small(place, "n2", "void", 21)?;
+    fs::remove_file(at(place, "n2").join("old")).map_err(text("remove"))?;
+    place.succeeds("sync-n2", place.on_mount_of("n2", "fs sync"))?;
+    whole(place, "n3", "void", 21)
+}
+
+/// A node dies, and nothing is left of it.
+fn lose(place: &Place<'_>, node: &str) -> Result<(), String> {
+    kill_node(place, node)?;
+    detach(place, node)?;
+    fs::remove_dir_all(dir(place, node)).map_err(text("remove the node"))
+}
+
+/// Takes the mount of a dead process away.
+fn detach(place: &Place<'_>, node: &str) -> Result<(), String> {
+    let mut umount = place.session.command("umount");
+    umount.arg("-l").arg(at(place, node));
+    place.succeeds("umount-dead", umount)
+}
+
+/// n1, whose server is down, goes on alone. The disks of the others are named as lost.
+fn recovered(place: &Place<'_>, checks: &mut Checks, lost: &str) -> Result<(), String> {
+    let asked = place.refused(place.on("n1", "cluster recover"), "nothing was changed");
+    checks.record("cluster recover asks", asked);
+    let said = place.run("recover", place.on("n1", "cluster recover --yes"))?.success()?.output();
+    for wanted in [
+        "It goes on with the copy of n1 on d1, up to entry ",
+        "The last change in it was made at 20",
+        &format!("{lost} do not answer"),
+    ] {
+        checks.hold(&format!("it says: {wanted}"), said.contains(wanted), || said.clone());
+    }
+    place.succeeds("start-n1", place.on("n1", "node start"))?;
+    let ends = wait_until(|| {
+        let looked = fs::read_dir(at(place, "n1")).map(drop);
+        let is_dead = looked.as_ref().is_err_and(|error| error.raw_os_error() == Some(EIO));
+        Ok((is_dead, format!("{looked:?}")))
+    });
+    checks.record("a mount of before fails every operation", ends);
+    place.succeeds("umount-n1", place.on("n1", "fs umount demo -N n1 --force"))?;
+    mount(place, "n1")?;
+    let found = (0..FILES).try_for_each(|file| verify(place, "n1", file));
+    checks.record("every file that was synced is whole", found);
+    Ok(())
+}
+
+/// A node that was taken for lost comes back with its old log.
+fn old_node_returns(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    fs::rename(dir(place, "aside"), dir(place, "n2")).map_err(text("bring n2 back"))?;
+    place.succeeds("start-n2", place.on("n2", "node start"))?;
+    let member = wait_until(|| {
+        let said = place.run("state", place.on("n2", "node state --json"))?.output();
+        let is_member = said.contains("\"fs\": \"demo\"") && !said.contains("\"lacking\"");
+        Ok((is_member && said.matches("\"serves\": true").count() == 1, said))
+    });
+    checks.record("a node that comes back is a member again", member);
+    mount(place, "n2")?;
+    let gone = !at(place, "n2").join("void").exists();
+    checks.hold("what it did alone is void", gone, || "void is there".to_owned());
+    let up = is_up(place, "d2").and_then(|()| whole(place, "n2", "new", 22));
+    checks.record("its disk catches up", up);
+    Ok(())
+}
+
+/// A new node with a disk takes the place of one that is gone, by the documented commands.
+fn replace(place: &Place<'_>, lost: &str, disk: &str, new: (&str, usize)) -> Result<(), String> {
+    let (node, number) = new;
+    make_node(place, node, number, "quorum,server,client")?;
+    make_nsds(place, &format!("%nsd: device=e servers={node} nsd=e{number} size=384M\n"))?;
+    place.succeeds("add-disk", place.on_mount_of("n1", &format!("disk add e{number}")))?;
+    place.succeeds("delete-disk", place.on_mount_of("n1", &format!("disk delete {disk}")))?;
+    is_free(place, "n1", disk)?;
+    place.succeeds("drop-disk", place.on("n1", &format!("nsd delete {disk}")))?;
+    place.succeeds("delete-node", place.on("n1", &format!("node delete {lost}")))?;
+    is_up(place, &format!("e{number}"))?;
+    mount(place, node)
+}
+
+/// Everything is whole on all nodes, and n1 goes on without any one of the others.
+fn goes_on(place: &Place<'_>, checks: &mut Checks, nodes: &[&str]) -> Result<(), String> {
+    let check = place.succeeds("check", place.on_mount_of("n1", "fs check"));
+    checks.record("strake fs check is clean", check);
+    for node in nodes {
+        let found = (0..FILES).try_for_each(|file| verify(place, node, file));
+        let found = found.and_then(|()| whole(place, node, "old", 20));
+        checks.record(&format!("every file is whole on {node}"), found);
+        place.kill(node)?;
+        let goes_on = small(place, "n1", "meanwhile", 30).and_then(|()| verify(place, "n1", 0));
+        checks.record(&format!("it goes on without {node}"), goes_on);
+        place.succeeds("start", place.on(node, "node start"))?;
+        small(place, "n1", "meanwhile", 31)?;
+        let disks = wait_until(|| {
+            let disks = place.run("disks", place.on_mount_of("n1", "disk list"))?.output();
+            Ok((disks.matches(" up ").count() == NODES.len(), disks))
+        });
+        checks.record(&format!("the disk of {node} is back"), disks);
+    }
+    Ok(())
+}
+
+fn is_up(place: &Place<'_>, disk: &str) -> Result<(), String> {
+    wait_until(|| {
+        let disks = place.run("disks", place.on_mount_of("n1", "disk list"))?.output();
+        let row = disks.lines().find(|line| line.starts_with(&format!("{disk} ")));
+        Ok((row.is_some_and(|row| row.contains(" up ")), disks))
+    })
+}
+
+fn dir(place: &Place<'_>, node: &str) -> PathBuf {
+    place.root.join(node)
+}
+
+fn small(place: &Place<'_>, node: &str, name: &str, salt: u64) -> Result<(), String> {
+    let path = at(place, node).join(name);
+    fs::write(&path, contents(salt, SMALL_BYTES)).map_err(text(name))?;
+    fs::File::open(&path).and_then(|file| file.sync_all()).map_err(text(name))
+}
+
+fn whole(place: &Place<'_>, node: &str, name: &str, salt: u64) -> Result<(), String> {
+    let found = fs::read(at(place, node).join(name)).map_err(text(name))?;
+    match found == contents(salt, SMALL_BYTES) {
+        true => Ok(()),
+        false => Err(format!("{name} on {node} is not what was written")),
+    }
+}
+
+fn text(what: &str) -> impl Fn(std::io::Error) -> String + '_ {
+    move |error| format!("{what}: {error}")
+}
