@@ -226,7 +226,7 @@ fn a_node_that_goes(place: &Place<'_>, checks: &mut Checks) -> Result<(), String
     checks.record("refused: node delete n1 --empty", held);
     let deleted = place.succeeds("delete-n4", place.on("n2", "node delete n4 --empty"));
     checks.record("a node is emptied and deleted", deleted);
-    let listed = place.run("nsds", place.on(asked, "nsd list"))?.success()?.output();
+    let listed = place.run("nsds", place.on("n2", "nsd list"))?.success()?.output();
     checks.hold("its disks are gone", !listed.contains("x1"), || listed.clone());
     for node in NODES {
         let found = files.clone().try_for_each(|file| verify(place, node, file));
