@@ -19,9 +19,10 @@ use strake_env::thread;
 use strake_manager::TokenService;
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
 use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
-use strake_proto::nsd::NsdRequest;
+use strake_proto::nsd::{NsdContext, NsdRequest};
 use strake_proto::{
-    ByteCount, Caller, ClientId, ErrorKind, Ino, NsdId, Result, SlotIndex, Timestamp,
+    BlockIndex, ByteCount, Caller, ClientId, ErrorKind, FsId, GrantNumber, Ino, NsdId, ObjectId,
+    Result, SlotIndex, Timestamp, Version,
 };
 use strake_testing::memory_nsd::{Copy, Faults, Moment};
 use strake_token::message::{Reply, Term};
@@ -140,6 +141,47 @@ fn who_notes_a_loss_keeps_an_nsd_suspended() {
         (NsdStatus::Suspended, NsdAvailability::Unrecovered)
     );
     vfs.shutdown().expect("ended");
+}
+
+/// The node of a disk was lost, after it had carried out deletions that the metadata has lost since
+/// (R31). A whole object is deleted at a version above all others.
+#[test]
+fn what_a_lost_deletion_took_from_a_disk_comes_back() {
+    let end = Version { grant: GrantNumber(u64::MAX), counter: u64::MAX };
+    let later = Version { grant: GrantNumber(1 << 30), counter: 1 };
+    for version in [end, later] {
+        let rig = Rig::new("3x", 3);
+        let vfs = rig.start(0);
+        let (_, handle) = create(&vfs, "f");
+        write(&vfs, handle, 0, &pattern(3 * BLOCK, 1));
+        vfs.fsync(handle).expect("synced");
+        vfs.shutdown().expect("ended");
+        drop(vfs);
+        let lost = rig.port(2).expect("is there");
+        let from_to = (BlockIndex(0), BlockIndex::END);
+        let (fs, object, (from, to)) = (FsId(1), ObjectId(1), from_to);
+        let delete = NsdRequest::DeleteRange { fs, object, from, to, version };
+        lost.call(NsdContext::default(), &delete, &[], &mut []).expect("deletes");
+        // As the log that goes on has it, with all numbers above those of lost entries.
+        let availability = NsdAvailability::Unrecovered;
+        let state = NsdState { status: NsdStatus::Ready, availability };
+        for op in
+            [MetaOp::SetNsdState { nsd: NsdId(3), state }, MetaOp::ReserveGrants { count: 1 << 40 }]
+        {
+            let entry =
+                MetaEntry { client: ClientId(9), sequence: 0, time: Timestamp::default(), op };
+            rig.meta.apply(&entry).expect("changed");
+        }
+        let vfs = rig.start(0);
+        vfs.manager.recover_nsds();
+        assert!(vfs.array().nsds()[2].state.availability.readable(), "it is back");
+        vfs.shutdown().expect("ended");
+        drop(vfs);
+        let vfs = rig.start(0b011);
+        let (_, handle) = open(&vfs, "f");
+        assert!(read(&vfs, handle, 0, 3 * BLOCK) == pattern(3 * BLOCK, 1), "{version}");
+        vfs.shutdown().expect("ended");
+    }
 }
 
 /// Regression: nothing tells a mount beside others that an NSD is up to date again. It finds out

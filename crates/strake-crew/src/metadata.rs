@@ -10,9 +10,9 @@
 //! themselves ([`strake_net::Seek`]).
 //!
 //! **A majority is lost for good** (R31, decision 0078). `strake cluster recover` has the records
-//! name another log, and the NSD whose copy it goes on with. A replica whose journal is of an earlier
-//! log follows when it starts (`metadata/logs.rs`): the one on that NSD goes on alone with all that it
-//! has, and every other one gives up what it has and gets a copy.
+//! name another log, and the NSD whose copy it goes on with. A replica whose journal is of an
+//! earlier log follows when it starts (`metadata/logs.rs`). The one on that NSD goes on alone with
+//! all that it has, and every other one gives up what it has and gets a copy.
 //!
 //! **Failures.** A replica that has ended, because its disk has failed or the disk was away, is
 //! started again from what its disk has. What it lacks comes from the others.

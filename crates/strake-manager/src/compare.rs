@@ -127,9 +127,9 @@ pub(crate) fn bring(
 }
 
 /// Writes a block anew of which an NSD does not take the strip that it lacks. If a writer or a
-/// deletion has come in between, nothing is to be done. Otherwise the NSD has carried out a deletion
-/// that the metadata has lost (R31). If that was of the whole object, its tombstone is above every
-/// version. The object has a file, so the tombstone is void.
+/// deletion has come in between, nothing is to be done. Otherwise the NSD has carried out a
+/// deletion that the metadata has lost (R31). If that was of the whole object, its tombstone is
+/// above every version. The object has a file, so the tombstone is void.
 fn write_above(repair: &Repair, strip: &Strip<'_>, slot: SlotIndex) -> Result<()> {
     let Strip { ino, layout, block, newest, .. } = *strip;
     let floor = repair.array.floors.floor(layout.object, block);

@@ -6,7 +6,7 @@
 //! | 1 | [`MetaEntry`] with sequence 0: a change that is not counted. 0.1 wrote only these. |
 //! | 2 | [`CountedEntry`] of an earlier time: its numbers come from the counters of all clients. |
 //! | 3 | [`CountedEntry`]. Version 0.1 refuses a log with one, until a clean end empties it. |
-//! | 4 | The NSDs of nodes that are lost: the log goes on without a majority (`ops/go_on.rs`). No client makes such a change. |
+//! | 4 | The NSDs of nodes that are lost: the log goes on without a majority (`ops/go_on.rs`). |
 
 use strake_proto::meta::{CountedEntry, MetaEntry};
 use strake_proto::{Error, ErrorKind, NsdId, Result};

@@ -137,7 +137,7 @@ fn the_bytes_of_counted_changes_never_change() {
     assert_eq!(decode_entry(&bytes), Ok(LogEntry::Counted(counted.clone())));
     let before = [&[2], &bytes[1..]].concat();
     assert_eq!(decode_entry(&before), Ok(LogEntry::CountedBefore(counted)));
-    let lost = vec![NsdId(2), NsdId(300)];
+    let lost = [2, 300].map(strake_proto::NsdId).to_vec();
     let bytes = encode_goes_on(&lost);
     assert_eq!(hex(&bytes), "040202ac02");
     assert_eq!(decode_entry(&bytes), Ok(LogEntry::GoesOn(lost)));

@@ -68,9 +68,9 @@ pub struct ReplicatedOptions {
     pub rules: Rules,
 }
 
-/// The entry with which a log goes on when a majority of its replicas is lost for good: every number
-/// that is given from then on is new, all clients of before are forgotten, and the NSDs in `lost` are
-/// not read until they are compared.
+/// The entry with which a log goes on when a majority of its replicas is lost for good. Every
+/// number that is given from then on is new, all clients of before are forgotten, and the NSDs in
+/// `lost` are not read until they are compared.
 pub fn goes_on(lost: &[NsdId]) -> Vec<u8> {
     log_entry::encode_goes_on(lost)
 }

@@ -18,9 +18,9 @@
 //! disk has lost something, and opening fails. A bad *last* record looks like a torn one. A
 //! replica that loses it learns so when it asks the others (R26); a replica alone does not.
 //!
-//! **Another group.** When a majority of a group is lost for good (R31), a journal goes on in another
-//! group ([`Journal::go_on`], [`Journal::begin_anew`]). That begins an epoch of another owner, so
-//! it happens as a whole or not at all.
+//! **Another group.** When a majority of a group is lost for good (R31), a journal goes on in
+//! another group ([`Journal::go_on`], [`Journal::begin_anew`]). That begins an epoch of another
+//! owner, so it happens as a whole or not at all.
 //!
 //! **Failures.** After a failed write or sync nothing is accepted: the replica must end.
 //!

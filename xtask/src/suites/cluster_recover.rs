@@ -5,8 +5,8 @@
 //!    directory of n3 is gone with its disk. That of n2 is put aside.
 //! 2. `cluster recover` on n1 says what is lost, and asks. Without an answer nothing is changed.
 //! 3. n1 serves again. A mount that lived through it fails every operation, and is mounted again.
-//!    Every file is whole that n1 knew of when it was synced. What n2 and n3 did alone is not there.
-//!    New files can be written.
+//!    Every file that was synced before is whole. What n2 and n3 did alone is not there. New files
+//!    can be written.
 //! 4. n2 comes back with its old log and disk. It gives up what it had, and becomes a member. A new
 //!    node takes the place of n3.
 //! 5. Both others are lost once more, and nothing is left of them. n1 recovers again, and two new

@@ -1,4 +1,5 @@
-//! Which log of a file system's metadata is in force, and how a copy follows it (R31, decision 0078).
+//! Which log of a file system's metadata is in force, and how a copy follows it (R31, decision
+//! 0078).
 //!
 //! A log whose majority is lost for good ends. `strake cluster recover` has the records name the
 //! next one ([`LogId`]) and the NSD whose copy it goes on with. That is one write of one node, so a
@@ -22,8 +23,8 @@ use tracing::warn;
 /// Where in a group's name the log stands. The file system stands behind it.
 const LOG_AT: usize = 4;
 
-/// Which of a file system's logs: a log whose majority is lost for good ends, and another one goes on
-/// with one of its copies (R31). The first log has the default.
+/// Which of a file system's logs it is. A log whose majority is lost for good ends, and another one
+/// goes on with one of its copies (R31). The first log has the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogId {
     /// How many logs there were before.

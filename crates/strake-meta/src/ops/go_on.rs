@@ -1,5 +1,5 @@
-//! The log goes on after the loss of its majority (R31, decision 0078): nothing that the lost entries
-//! may have given is ever given again.
+//! The log goes on after the loss of its majority (R31, decision 0078). No number that the lost
+//! entries may have given is ever given again.
 //!
 //! Entries that only the lost replicas had may have given numbers to inodes, objects, deletions and
 //! grants, and may have raised the pool map's version. NSDs and clients have met some of these. So

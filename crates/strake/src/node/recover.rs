@@ -1,5 +1,5 @@
-//! `strake cluster recover`: the records go on without a majority of those that kept them (R31), and
-//! so does the metadata of file systems that has lost its own (`recover/metadata.rs`).
+//! `strake cluster recover`: the records go on without a majority of those that kept them (R31).
+//! The metadata of file systems that has lost its majority goes on too (`recover/metadata.rs`).
 //!
 //! It works on the directory of one node whose server process is down, in these steps:
 //! 1. It reads all that the node's journal has, committed or not. What a majority committed may be
