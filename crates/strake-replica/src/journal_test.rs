@@ -270,7 +270,11 @@ const NEXT: Identity = Identity { cluster: ClusterId([4; 16]), replica: ReplicaI
 #[test]
 fn a_log_goes_on_alone_in_a_group_of_its_own() {
     let (disk, _) = six_records();
-    let before = Journal::peek(disk.clone(), IDENTITY).expect("it is there");
+    let (mut journal, hard, before) = open(&disk).expect("it is there");
+    let lives = [(ReplicaId(1), Life { number: 7, chance: 6 })].into();
+    let hard = Hard { term: Term(5), lives, ..hard };
+    journal.write(&Batch { hard: Some(hard), ..batch(Vec::new()) }).expect("the disk works");
+    journal.sync().expect("the disk works");
     Journal::go_on(disk.clone(), IDENTITY, NEXT, b"go on").expect("it goes on");
     let refused = open(&disk).map(|_| ()).expect_err("it belongs to the other group");
     assert!(matches!(refused, JournalError::Foreign(owner) if owner == NEXT), "{refused}");
