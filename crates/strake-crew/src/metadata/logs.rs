@@ -105,14 +105,18 @@ pub struct KnownCopy {
 /// Looks at a copy. Changes nothing that counts.
 ///
 /// # Errors
-/// `Stale` if it is not whole, because a copy from another node broke off, or is of an earlier log;
-/// `Corrupt` if it cannot be read.
+/// `Stale` if it is not whole, because a copy from another node has not come or broke off, or is of
+/// an earlier log; `Corrupt` if it cannot be read.
 pub fn look_at(container: &Container, identity: Identity) -> Result<KnownCopy> {
     let disk: Arc<dyn Disk> = container.metadata_log().into_disk();
     let log = Journal::peek(disk, identity).map_err(|fault| match fault {
         JournalError::Foreign(_) => Error::new(ErrorKind::Stale, "it is of an earlier log"),
         fault => journal_fault(fault),
     })?;
+    if !log.membership().all().contains(&identity.replica) {
+        // Without this an empty copy would go on, and make an empty file system.
+        return Err(Error::new(ErrorKind::Stale, "it has got nothing from the others yet"));
+    }
     let known = log.snapshot_stamp().position.0..=log.last().position.0;
     let position = position_of(container, CACHE_BYTES)?;
     if position.is_none_or(|position| !known.contains(&position)) {

@@ -146,8 +146,11 @@ fn the_copy_that_goes_on_keeps_all_and_is_alone() {
 fn other_copies_give_up_what_they_have() {
     let copy = Copy::new();
     copy.follow(log(3, 2)).expect("begins anew");
-    let found = copy.look(log(3, 2)).expect("empty is whole");
-    assert_eq!((found.last, found.membership), (Stamp::default(), Membership::default()));
+    let next = identity(CLUSTER, FS, log(3, 2), ReplicaId(1));
+    let found = Journal::peek(copy.disk(), next).expect("is there");
+    assert_eq!((found.last(), found.membership()), (Stamp::default(), &Membership::default()));
+    let refused = copy.look(log(3, 2)).expect_err("an empty copy must never go on");
+    assert_eq!(refused.kind(), ErrorKind::Stale);
 }
 
 /// It lacks what was decided in the log between.

@@ -37,7 +37,8 @@ pub(crate) enum ClusterCommand {
     ///
     /// Run it on one node that is left, while its server process is down. If several are left, the
     /// command says which of them has the newest records. The other nodes follow when they hear of
-    /// it. What only the lost nodes had is gone.
+    /// it. File systems whose metadata has lost its majority too go on with the copy of this node,
+    /// and must be mounted again. What only the lost nodes had is gone.
     Recover {
         /// The node's directory.
         #[arg(long, value_name = "DIR")]

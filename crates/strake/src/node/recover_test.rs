@@ -168,6 +168,9 @@ fn metadata_without_a_majority_goes_on_with_the_copy_here() {
     assert_eq!(names, ["nsd2", "nsd3"]);
     let less = [silent("n2"), with_metadata("n3", "lacking", (9, 9))];
     assert_eq!(goes_on(&found(&copy((3, 70)), &less)), Ok(("n1", NsdId(1))));
+    let empty = [silent("n2"), with_metadata("n3", "learner", (0, 0))];
+    let broken = Err(Error::new(ErrorKind::Stale, "a copy broke off"));
+    assert!(goes_on(&found(&broken, &empty)).is_err(), "an empty copy is none");
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn of_file_system(
     }))
 }
 
-/// The copy on another node, if its replica runs there and has its state.
+/// The copy on another node, if its replica runs there and has what it needs.
 fn answering(
     records: &Cluster,
     fs: &FsRecord,
@@ -160,7 +160,8 @@ fn answering(
     let State { node: NodeState { metadata, .. }, .. } = state.as_ref()?;
     let of_fs = |it: &&MetadataState| it.fs == fs.name;
     let replica = &metadata.iter().find(of_fs)?.replica;
-    if replica.role == "ended" || replica.role == "lacking" {
+    // A replica that has got nothing yet has no entry.
+    if replica.role == "ended" || replica.role == "lacking" || replica.last == 0 {
         return None;
     }
     let (nsd, last) = (records.nsd(nsd)?, (replica.last_term, replica.last));
