@@ -20,7 +20,7 @@ use crate::transaction::Transaction;
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
 use strake_proto::{Error, ErrorKind, MapVersion, NsdId, Result};
 
-/// So many numbers of each kind are left out. A million of them a second last for twelve days, and
+/// How many numbers of each kind are left out. A million of them a second last for twelve days, and
 /// there is room for sixteen million recoveries.
 pub(crate) const NUMBERS_SKIPPED: u64 = 1 << 40;
 
