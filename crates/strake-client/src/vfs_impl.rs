@@ -240,9 +240,9 @@ impl Vfs for StrakeVfs {
             let open = handle.map(|handle| self.files.get(handle)).transpose()?;
             let open = open.as_deref().filter(|open| open.inode.ino == ino);
             let inode = self.mount.table.pin(ino);
-            let attr = self.mount.with_disks(ino, || {
-                let _tokens = self.mount.take([exclusive(ino)])?;
-                attributes::setattr(&self.mount, caller, &inode, open, change)
+            let (attr, _tokens) = self.mount.with_disks(ino, || {
+                let tokens = self.mount.take([exclusive(ino)])?;
+                Ok((attributes::setattr(&self.mount, caller, &inode, open, change)?, tokens))
             })?;
             self.settle(&inode)?;
             Ok(attr)
@@ -383,7 +383,8 @@ impl Vfs for StrakeVfs {
         let start = self.timings.write.begin();
         let result = self.writable(handle).and_then(|open| {
             let ino = open.inode.ino;
-            let count = self.mount.with_disks(ino, || {
+            // The token is held until the bytes are synced: what is lost with it is told.
+            let (count, _tokens) = self.mount.with_disks(ino, || {
                 let (tokens, position) = match open.flags.append {
                     true => (self.mount.take_to_change(ino)?, Position::End),
                     false => {
@@ -395,7 +396,8 @@ impl Vfs for StrakeVfs {
                     self.mount.learn_size(&open.inode, newest)?;
                 }
                 xattr::remove_capability(&self.mount, &open.inode)?;
-                self.of(&open, &*self.file(&open)?).write(position, bytes)
+                let count = self.of(&open, &*self.file(&open)?).write(position, bytes)?;
+                Ok((count, tokens))
             })?;
             if open.flags.sync || self.mount.mode.get().sync {
                 sync_inode(&self.mount, &open.inode)?;
@@ -447,9 +449,10 @@ impl Vfs for StrakeVfs {
     fn fallocate(&self, handle: Handle, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         self.timings.fallocate.run(|| {
             let open = self.writable(handle)?;
-            self.mount.with_disks(open.inode.ino, || {
-                let _tokens = self.mount.take([exclusive(open.inode.ino)])?;
-                self.of(&open, &*self.file(&open)?).fallocate(range.clone(), mode)
+            let _tokens = self.mount.with_disks(open.inode.ino, || {
+                let tokens = self.mount.take([exclusive(open.inode.ino)])?;
+                self.of(&open, &*self.file(&open)?).fallocate(range.clone(), mode)?;
+                Ok(tokens)
             })?;
             self.settle(&open.inode)
         })
@@ -472,13 +475,13 @@ impl Vfs for StrakeVfs {
             if Arc::ptr_eq(&from.inode, &to.inode) && distance < length {
                 return Err(ErrorKind::Invalid.into());
             }
-            let copied = self.mount.with_disks(from.inode.ino, || {
+            let (copied, _tokens) = self.mount.with_disks(from.inode.ino, || {
                 let wants = [shared(from.inode.ino), exclusive(to.inode.ino)];
-                let _tokens = self.mount.take(wants)?;
+                let tokens = self.mount.take(wants)?;
                 let (source_file, target_file) = (self.file(&from)?, self.file(&to)?);
                 let source = (&self.of(&from, &source_file), source.1);
                 let target = (&self.of(&to, &target_file), target.1);
-                copy::copy_range(source, target, length)
+                Ok((copy::copy_range(source, target, length)?, tokens))
             })?;
             self.settle(&to.inode)?;
             Ok(copied)

@@ -3,7 +3,7 @@
 use super::auth::greet;
 use super::connection::{CallError, Connection};
 use super::frame::{FrameKind, Seal, write_frame};
-use super::session::encode;
+use super::session::{Attempt, Session, encode};
 use super::*;
 use crate::cluster_test::{TestCluster, name};
 use std::cell::Cell;
@@ -386,6 +386,29 @@ fn calls_of_a_server_that_stands_still_end_when_its_nsd_is_out_of_use() {
         still.gate.open();
     });
     call(&session, &NsdRequest::Status, &[]).expect("later calls are made as ever");
+    server.stop();
+}
+
+#[test]
+fn a_call_that_was_given_up_is_not_sent_on_a_connection_that_is_made_later() {
+    let folder = Folder::new();
+    let server = serve_at(&folder.socket(), &Arc::default(), 1);
+    let session = Session::new(server.endpoint().clone(), Service::Nsd(NSD), PATIENT, env());
+    let connecting = Gate::default();
+    let prepare = |_: &Connection| {
+        connecting.pass();
+        Ok(())
+    };
+    let call = || session.persist("a test", &prepare, &mut |_| Attempt::Over(Ok(())));
+    strake_env::thread::scope(|scope| {
+        let caller = scope.spawn(call);
+        connecting.wait_for_callers(1);
+        session.abandon(&ErrorKind::Unreachable.into());
+        connecting.open();
+        let error = caller.join().expect("no panic").expect_err("it was given up");
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        call().expect("later calls are made as ever");
+    });
     server.stop();
 }
 

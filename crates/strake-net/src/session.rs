@@ -6,8 +6,8 @@ use crate::credentials::Introduction;
 use crate::frame::{Frame, FrameKind};
 use crate::server_process::ServerProcess;
 use crate::whereabouts::Whereabouts;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use strake_env::WaitNames;
 use strake_env::clock::Clock;
@@ -105,8 +105,10 @@ pub(crate) struct Session {
     /// failing attempt share its failure instead of each repeating it.
     attempts: AtomicU64,
     failure: Mutex<Option<Error>>,
-    /// How often the calls under way were given up.
+    /// The count of times at which the calls under way were given up.
     abandoned: AtomicU64,
+    /// The last connection that was made. Unlike `connection` it is never locked for long.
+    last: Mutex<Weak<Connection>>,
 }
 
 /// A reply and the connection that brought it, which takes the payload's buffer back.
@@ -136,6 +138,7 @@ impl Session {
             attempts: AtomicU64::new(0),
             failure: Mutex::new(None),
             abandoned: AtomicU64::new(0),
+            last: Mutex::default(),
         }
     }
 
@@ -163,10 +166,8 @@ impl Session {
     /// connection ends when that is made, or cannot be made.
     pub(crate) fn abandon(&self, error: &Error) {
         self.abandoned.fetch_add(1, SeqCst);
-        let connection = self.connection.try_lock().and_then(|place| place.clone());
-        if let Some(connection) = connection {
-            connection.end(error);
-        }
+        let last = self.last.lock().upgrade();
+        last.into_iter().for_each(|connection| connection.end(error));
     }
 
     /// Waits between two attempts.
@@ -265,7 +266,12 @@ impl Session {
         let mut served = None;
         let abandoned = self.abandoned.load(SeqCst);
         loop {
+            let is_abandoned = || self.abandoned.load(SeqCst) != abandoned;
             let error = match self.connected(prepare) {
+                Ok(_) if is_abandoned() => {
+                    let detail = format!("{} was given up", self.service);
+                    Error::new(ErrorKind::Unreachable, detail)
+                }
                 Ok(connection) => match attempt(&connection) {
                     Attempt::Over(result) => return result,
                     Attempt::Disconnected(error) => {
@@ -276,9 +282,8 @@ impl Session {
                 Err(error) => error,
             };
             // Waiting helps against absence and silence, not against a refusal.
-            let is_of_waiting =
-                matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut);
-            if !is_of_waiting || self.abandoned.load(SeqCst) != abandoned {
+            let may_end = matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut);
+            if !may_end || is_abandoned() {
                 return Err(error);
             }
             if let Some(process) = self.env.process.as_ref().filter(|process| process.matters()) {
@@ -325,6 +330,7 @@ impl Session {
             });
         *self.failure.lock() = made.as_ref().err().cloned();
         let connection = made?;
+        *self.last.lock() = Arc::downgrade(&connection);
         *place = Some(Arc::clone(&connection));
         Ok(connection)
     }

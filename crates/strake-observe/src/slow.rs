@@ -502,7 +502,7 @@ impl Case<'_> {
         Some(self.finding("page-pool", title, &Account::written, evidence, &advice))
     }
 
-    /// What requests of some kinds waited for longest at a place, and a sentence about each of the
+    /// The longest wait of requests of some kinds at a place, and a sentence about each of the
     /// three first reasons. `None` if they did not wait there.
     fn reasons(&self, kinds: &[RequestKind], place: Place) -> Option<(&'static str, Vec<String>)> {
         let mut sums: BTreeMap<&'static str, u64> = BTreeMap::new();

@@ -18,7 +18,7 @@ use super::cluster_mounts::{at, kill_node, mount, serving};
 use super::session::Session;
 use std::fs;
 
-const FILES: u64 = 3;
+pub(super) const FILES: u64 = 3;
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
     let place = Place::new(session, "cluster-copies")?;
@@ -27,19 +27,24 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     outcome
 }
 
-fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+/// Makes three nodes with a disk each, `disk` and a number by name, and a file system of this code
+/// that all mount. It has [`FILES`] files.
+pub(super) fn make_three(place: &Place<'_>, disk: char, code: &str) -> Result<(), String> {
     make_nodes(place)?;
-    let stanzas: Vec<String> = (1..)
-        .zip(NODES)
-        .map(|(at, node)| format!("%nsd: device=m{at} servers={node} nsd=m{at} size=384M\n"))
-        .collect();
-    make_nsds(place, &stanzas.concat())?;
-    let create = with(place.on("n1", "fs create demo --code 2x --mount"), &place.mount());
-    place.succeeds("fs-create", create)?;
+    let stanza = |(at, node): (usize, &str)| {
+        format!("%nsd: device={disk}{at} servers={node} nsd={disk}{at} size=384M\n")
+    };
+    make_nsds(place, &(1..).zip(NODES).map(stanza).collect::<String>())?;
+    let create = format!("fs create demo --code {code} --mount");
+    place.succeeds("fs-create", with(place.on("n1", &create), &place.mount()))?;
     for node in NODES {
         mount(place, node)?;
     }
-    (0..FILES).try_for_each(|file| write(place, file))?;
+    (0..FILES).try_for_each(|file| write(place, file))
+}
+
+fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    make_three(place, 'm', "2x")?;
     let delete = refused(place, "disk delete m2", "no other NSD can take it: 1 of 3 would vote");
     checks.record("refused: disk delete m2", delete);
     a_lost_disk(place, checks)?;

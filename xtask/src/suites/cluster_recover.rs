@@ -13,8 +13,9 @@
 //!    nodes take their places. In the end the file system goes on without any one node.
 
 use super::checks::Checks;
-use super::cluster_disks::{is_free, make_node, verify, wait_until, write};
-use super::cluster_first::{NODES, Place, make_nodes, make_nsds, with};
+use super::cluster_copies::{FILES, make_three};
+use super::cluster_disks::{is_free, make_node, verify, wait_until};
+use super::cluster_first::{NODES, Place, make_nsds};
 use super::cluster_mounts::{at, kill_node, mount};
 use super::held::EIO;
 use super::session::Session;
@@ -22,7 +23,6 @@ use super::writer::contents;
 use std::fs;
 use std::path::PathBuf;
 
-const FILES: u64 = 3;
 const SMALL_BYTES: usize = 3 << 20;
 
 pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> {
@@ -33,18 +33,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
 }
 
 fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
-    make_nodes(place)?;
-    let stanzas: Vec<String> = (1..)
-        .zip(NODES)
-        .map(|(at, node)| format!("%nsd: device=d{at} servers={node} nsd=d{at} size=384M\n"))
-        .collect();
-    make_nsds(place, &stanzas.concat())?;
-    let create = with(place.on("n1", "fs create demo --code 3x --mount"), &place.mount());
-    place.succeeds("fs-create", create)?;
-    for node in NODES {
-        mount(place, node)?;
-    }
-    (0..FILES).try_for_each(|file| write(place, file))?;
+    make_three(place, 'd', "3x")?;
     small(place, "n1", "old", 20)?;
     without_n1(place)?;
     lose(place, "n3")?;
@@ -75,7 +64,7 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     goes_on(place, checks, &["n5", "n6"])
 }
 
-/// What n1 does not hear of: a file that is made, one that is deleted.
+/// The others make a file and delete one. n1 does not hear of it.
 fn without_n1(place: &Place<'_>) -> Result<(), String> {
     place.kill("n1")?;
     small(place, "n2", "void", 21)?;

@@ -91,7 +91,7 @@ pub(super) fn follow_log(parts: &MetadataParts, disk: &Arc<dyn Disk>) -> Result<
     Journal::go_on(Arc::clone(disk), owner, next, &goes_on(lost)).map_err(journal_fault)
 }
 
-/// What a copy of the metadata has that no process has open.
+/// The contents of a copy of the metadata that no process has open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownCopy {
     /// The last entry.

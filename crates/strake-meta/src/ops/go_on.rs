@@ -20,8 +20,8 @@ use crate::transaction::Transaction;
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
 use strake_proto::{Error, ErrorKind, MapVersion, NsdId, Result};
 
-/// How many numbers of each kind are left out. A million of them a second last for twelve days, and
-/// there is room for sixteen million recoveries.
+/// The count of numbers of each kind that are left out. A million of them a second last for twelve
+/// days, and there is room for sixteen million recoveries.
 pub(crate) const NUMBERS_SKIPPED: u64 = 1 << 40;
 
 /// See the file's head. Changes nothing in a store without a file system.

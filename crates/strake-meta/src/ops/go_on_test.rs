@@ -1,4 +1,4 @@
-//! What a log that goes on without a majority forgets, and what it never gives again.
+//! A log that goes on without a majority forgets clients, and gives no number again.
 
 use super::NUMBERS_SKIPPED;
 use crate::MemoryKv;

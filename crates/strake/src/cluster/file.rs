@@ -75,7 +75,7 @@ fn read(bytes: &[u8]) -> Result<(Cluster, bool)> {
     if head[..8] != *MAGIC {
         return Err(corrupt("this is no such file"));
     }
-    // What the file lacks at its end is empty or zero.
+    // Fields that the file lacks at its end are empty or zero.
     let lacking = match number(8) {
         VERSION => 0,
         WITHOUT_METADATA_LOGS => 1,

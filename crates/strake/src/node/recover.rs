@@ -45,10 +45,10 @@ pub(crate) struct Recovery {
     _lock: File,
 }
 
-/// What another node says, or that it says nothing.
+/// The answer of another node; `None` if it is silent.
 type Word = (String, Option<State>);
 
-/// How another node is.
+/// The state of another node.
 struct State {
     node: NodeState,
     /// Whether it knows of a later generation of the records.

@@ -137,7 +137,7 @@ fn copy(last: (u64, u64)) -> Result<KnownCopy> {
     Ok(KnownCopy { last, changed: None, membership })
 }
 
-/// What n1 finds if its copy is such.
+/// The file systems without a majority that n1 finds, if its copy is such.
 fn found(copy: &Result<KnownCopy>, words: &[Word]) -> Result<Vec<LostMajority>> {
     let look = |_: &FsRecord, _: &NsdRecord| copy.clone();
     metadata::without_majority(&three_nodes(), NodeNumber(1), words, &look)

@@ -31,7 +31,7 @@ pub(crate) struct LostMajority {
     pub(crate) nodes: Vec<String>,
     /// The NSDs of it on nodes that are silent, with their names.
     pub(crate) lost_nsds: Vec<(NsdId, String)>,
-    /// What it goes on with. The error says why no copy can be used.
+    /// The copy that it goes on with. The error says why none can be used.
     pub(crate) goes_on: std::result::Result<GoesOn, String>,
 }
 
