@@ -230,6 +230,8 @@ fn a_sync_beside_other_mounts_waits_for_nsds_that_come_back_soon() {
     // No sync but the test's sends anything, and it does not go into the metadata.
     rig.settings.sync_interval = Duration::from_secs(3600);
     rig.settings.write_cache_threshold = ByteCount(0);
+    // Enough, so that no writer behind sends it for want of room.
+    rig.settings.page_pool = ByteCount::mib(64);
     let (world, crew) = World::with_crew_on(rig);
     let (writer, file) = (&world.mounts[0], File::new(&world, "f".into()));
     let mut expected = pattern(8 * BLOCK, 1);
