@@ -180,6 +180,30 @@ fn names_under_a_token_are_asked_of_nobody() {
 }
 
 #[test]
+fn programs_that_count_upwards_ask_for_few_names() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let dir = other.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).expect("made").attr.ino;
+    make(other, dir, b"theirs5");
+    assert_eq!(found(own, Ino::ROOT, b"dir"), Some(dir), "its kernel has the directory now");
+    let before = world.leader.lookups();
+    for at in 0..300 {
+        let name = format!("own{at}").into_bytes();
+        assert_eq!(found(own, dir, &name), None);
+        make(own, dir, &name);
+    }
+    let asked = world.leader.lookups() - before;
+    assert!(asked < 10, "{asked} questions for 300 names");
+    // Names that the other mount makes in a gap that this one knows, and removes again.
+    assert_eq!(found(own, dir, b"own5000"), None);
+    let theirs = make(other, dir, b"own5000");
+    assert_eq!(found(own, dir, b"own5000"), Some(theirs));
+    other.unlink(ROOT, dir, b"own5000").expect("removed");
+    assert_eq!(found(own, dir, b"own5000"), None);
+    world.end();
+}
+
+#[test]
 fn listings_under_a_token_are_asked_of_nobody() {
     let world = World::new("1", 1);
     let (own, other) = (&*world.mounts[0], &*world.mounts[1]);

@@ -286,6 +286,8 @@ pub(crate) struct Leader {
     heard: AtomicU64,
     /// Directories that it was asked to list.
     listings: AtomicU64,
+    /// Names that it was asked for.
+    lookups: AtomicU64,
 }
 
 /// A mode that the gate holds up.
@@ -303,8 +305,8 @@ enum Gate {
 impl Leader {
     pub(crate) fn new(service: Arc<TokenService>) -> Arc<Leader> {
         let (gate, moved) = (Mutex::new(Gate::Open), Condvar::new());
-        let [heard, listings] = [0, 0].map(AtomicU64::new);
-        Arc::new(Leader { service: RwLock::new(service), gate, moved, heard, listings })
+        let [heard, listings, lookups] = [0; 3].map(AtomicU64::new);
+        Arc::new(Leader { service: RwLock::new(service), gate, moved, heard, listings, lookups })
     }
 
     pub(crate) fn service(&self) -> Arc<TokenService> {
@@ -319,6 +321,11 @@ impl Leader {
     /// How often it was asked to list a directory.
     pub(crate) fn listings(&self) -> u64 {
         self.listings.load(Ordering::SeqCst)
+    }
+
+    /// How often it was asked for a name.
+    pub(crate) fn lookups(&self) -> u64 {
+        self.lookups.load(Ordering::SeqCst)
     }
 
     fn hear(&self) {
@@ -366,6 +373,9 @@ impl MetaPort for Leader {
         self.hear();
         let is_listing = matches!(query, MetaQuery::ReadDir { .. });
         self.listings.fetch_add(u64::from(is_listing), Ordering::SeqCst);
+        let is_lookup =
+            matches!(query, MetaQuery::Lookup { .. } | MetaQuery::LookupOrNext { .. });
+        self.lookups.fetch_add(u64::from(is_lookup), Ordering::SeqCst);
         self.service().metadata().query(query)
     }
 

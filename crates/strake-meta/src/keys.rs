@@ -158,6 +158,11 @@ pub fn under(table: Table, number: u64) -> KeyRange {
     KeyRange { from, to }
 }
 
+/// A directory's names from this one on.
+pub fn names_from(directory: Ino, name: &[u8]) -> KeyRange {
+    KeyRange { from: dentry(directory, name), to: under(Table::Dentry, directory.0).to }
+}
+
 /// A directory's places after `after`.
 pub fn places_after(directory: Ino, after: Cookie) -> KeyRange {
     let to = above(Table::Cookie, directory.0).from;

@@ -31,6 +31,14 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
         MetaQuery::Lookup { parent, name } => {
             MetaReply::Inode(Box::new(lookup(kv, *parent, name)?))
         }
+        MetaQuery::LookupOrNext { parent, name, limit } => {
+            match lookup(kv, *parent, name) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    following(kv, *parent, name, *limit)?
+                }
+                found => MetaReply::Inode(Box::new(found?)),
+            }
+        }
         MetaQuery::GetInode { ino } => {
             MetaReply::Inode(Box::new(inode(kv, *ino)?.into_inode(*ino)))
         }
@@ -160,6 +168,18 @@ fn lookup(kv: &dyn KvRead, parent: Ino, name: &[u8]) -> Result<Inode> {
         },
     };
     Ok(inode(kv, ino)?.into_inode(ino))
+}
+
+/// The names that follow one that is absent.
+fn following(kv: &dyn KvRead, parent: Ino, name: &[u8], limit: u32) -> Result<MetaReply> {
+    let mut names = Vec::new();
+    let end = for_each(kv, &keys::names_from(parent, name), limit, &mut |key, value| {
+        let next = keys::name_of(key).to_vec();
+        let bytes = size_of::<(Vec<u8>, Ino)>() + next.len();
+        names.push((next, decode::<DentryRecord>(value)?.ino));
+        Ok(bytes)
+    })?;
+    Ok(MetaReply::Following { names, end })
 }
 
 fn read_dir(

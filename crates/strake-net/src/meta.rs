@@ -72,6 +72,8 @@ const COUNTED: u8 = 3;
 const QUERY: u8 = 0;
 /// The second byte of the last kind of query that takes no time. Those before it take none either.
 const LAST_SHORT: u8 = 6;
+/// The second byte of [`MetaQuery::LookupOrNext`].
+const LOOKUP_OR_NEXT: u8 = 17;
 
 /// A [`CountedEntry`] whose count is not the caller's.
 #[derive(Serialize)]
@@ -458,7 +460,7 @@ impl Handler for MetaHandler {
 
     /// Most changes are visible at once. A few kinds wait until they are durable.
     fn is_short(&self, message: &[u8]) -> bool {
-        matches!(message, [COUNTED, ..] | [QUERY, ..=LAST_SHORT, ..])
+        matches!(message, [COUNTED, ..] | [QUERY, ..=LAST_SHORT | LOOKUP_OR_NEXT, ..])
     }
 
     fn handle(

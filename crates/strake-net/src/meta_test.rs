@@ -544,6 +544,7 @@ fn requests_that_take_no_time_are_told_by_their_first_bytes() {
     let query = |query: &MetaQuery| is_short(&MetaRequestRef::Query(query));
     let ino = strake_proto::Ino(1);
     assert!(query(&MetaQuery::Lookup { parent: ino, name: b"name".to_vec() }));
+    assert!(query(&MetaQuery::LookupOrNext { parent: ino, name: b"name".to_vec(), limit: 9 }));
     assert!(query(&MetaQuery::GetInode { ino }));
     assert!(query(&MetaQuery::Counts));
     assert!(!query(&MetaQuery::Check) && !query(&MetaQuery::CheckAs { number: 1 }));

@@ -171,6 +171,15 @@ pub enum MetaQuery {
         /// Its number.
         number: u64,
     },
+    /// Like `Lookup`. If the name is absent ▶ [`MetaReply::Following`] instead of `NotFound`.
+    LookupOrNext {
+        /// The directory.
+        parent: Ino,
+        /// The name.
+        name: Vec<u8>,
+        /// At most this many of the names that follow (the leader's limit: 4,096).
+        limit: u32,
+    },
 }
 
 /// The size that `stat` shows for a directory, for each of its entries.
@@ -682,6 +691,13 @@ pub enum MetaReply {
         term: Term,
         /// The number of the grant. The mount holds the file exclusively, and open.
         grant: GrantNumber,
+    },
+    /// A name is absent, and these are the next ones in the directory. It is never stored.
+    Following {
+        /// In the order of their bytes, with the inodes that they lead to.
+        names: Vec<(Vec<u8>, Ino)>,
+        /// True if these were the last.
+        end: bool,
     },
 }
 

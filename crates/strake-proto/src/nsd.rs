@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Changes whenever a message changes. Both ends must have the same.
-pub const PROTOCOL_VERSION: u16 = 13;
+pub const PROTOCOL_VERSION: u16 = 14;
 
 /// The sender of a request, and its view of the cluster. It goes before every request on a wire. A
 /// server under a manager judges it (R2, R9; decision 0034); a server of one process does not.

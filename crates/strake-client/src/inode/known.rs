@@ -12,15 +12,23 @@
 //!
 //! **A listing** is kept beside them, until a change is noted (`listing.rs`).
 //!
+//! **Gaps.** The answer to a question for an absent name tells the names that follow it. So it is
+//! known of all other names in between that they are absent, too. Programs number the files that
+//! they make, so they ask for few of these names.
+//!
 //! **All names** of a directory are known from the moment at which this client makes it. So a
 //! program that fills new directories asks for no name.
 
 use super::budget::NameBudget;
 use super::listing::Listing;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
 use strake_proto::Ino;
 use strake_proto::meta::{Cookie, DirEntry};
+
+/// A directory has no more gaps that are known.
+const GAPS_MAX: usize = 64;
 
 /// The names of one directory.
 #[derive(Default)]
@@ -45,18 +53,54 @@ struct Map {
     names: HashMap<Box<[u8]>, Option<Ino>>,
     /// Whether a name that is not there is absent.
     is_whole: bool,
+    /// The same of the names from one on up to another one, exclusively; `None` stands for the end.
+    /// Each counts as a name.
+    gaps: BTreeMap<Box<[u8]>, Option<Box<[u8]>>>,
     budget: Arc<NameBudget>,
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
-        self.budget.give_back(self.names.len());
+        self.budget.give_back(self.names.len() + self.gaps.len());
     }
 }
 
 impl Map {
     fn new(budget: &Arc<NameBudget>, is_whole: bool) -> Box<Map> {
-        Box::new(Map { names: HashMap::new(), is_whole, budget: Arc::clone(budget) })
+        let (names, gaps) = (HashMap::new(), BTreeMap::new());
+        Box::new(Map { names, is_whole, gaps, budget: Arc::clone(budget) })
+    }
+
+    /// Whether a name is absent if it is not in `names`.
+    fn is_absent(&self, name: &[u8]) -> bool {
+        let before = || self.gaps.range::<[u8], _>((Unbounded, Included(name))).next_back();
+        let ends_after =
+            |(_, to): (_, &Option<Box<[u8]>>)| to.as_ref().is_none_or(|to| name < &**to);
+        self.is_whole || before().is_some_and(ends_after)
+    }
+
+    /// Some name is not known any more, or there was no room for it.
+    fn lack(&mut self) {
+        self.is_whole = false;
+        self.budget.give_back(self.gaps.len());
+        self.gaps.clear();
+    }
+
+    /// All names from `name` on, up to the last one of `following`, are these; or all names that
+    /// there are, if these are the last.
+    fn add_gap(&mut self, name: &[u8], following: &[(Vec<u8>, Ino)], is_end: bool) {
+        if self.gaps.len() >= GAPS_MAX {
+            self.lack();
+        }
+        let to = following.last().filter(|_| !is_end).map(|(last, _)| last.as_slice().into());
+        if !self.budget.take(1) {
+            return;
+        }
+        if self.gaps.insert(name.into(), to).is_some() {
+            self.budget.give_back(1);
+        }
+        // Without room for one of them it is no gap.
+        following.iter().for_each(|(next, ino)| self.put(next, Some(*ino)));
     }
 
     fn remove(&mut self, name: &[u8]) {
@@ -73,7 +117,7 @@ impl Map {
         } else if self.budget.take(1) {
             self.names.insert(name.into(), found);
         } else {
-            self.is_whole = false;
+            self.lack();
         }
     }
 }
@@ -83,7 +127,7 @@ impl KnownNames {
     /// not known.
     pub(crate) fn get(&self, name: &[u8]) -> Option<Option<Ino>> {
         let map = self.map.as_ref()?;
-        map.names.get(name).copied().or(map.is_whole.then_some(None))
+        map.names.get(name).copied().or_else(|| map.is_absent(name).then_some(None))
     }
 
     /// The count of changes, to be remembered before a question is asked.
@@ -95,11 +139,26 @@ impl KnownNames {
     pub(crate) fn learn(
         &mut self,
         changes: u64,
-        (name, found): (&[u8], Option<Ino>),
+        (name, found): (&[u8], Ino),
         budget: &Arc<NameBudget>,
     ) {
         if self.changes == changes {
-            self.map.get_or_insert_with(|| Map::new(budget, false)).put(name, found);
+            self.map.get_or_insert_with(|| Map::new(budget, false)).put(name, Some(found));
+        }
+    }
+
+    /// Learns that a name is absent, and which names follow it, perhaps to the end of the directory.
+    /// That was asked at `changes`.
+    pub(crate) fn learn_gap(
+        &mut self,
+        changes: u64,
+        name: &[u8],
+        (following, is_end): (&[(Vec<u8>, Ino)], bool),
+        budget: &Arc<NameBudget>,
+    ) {
+        if self.changes == changes {
+            let map = self.map.get_or_insert_with(|| Map::new(budget, false));
+            map.add_gap(name, following, is_end);
         }
     }
 
@@ -161,7 +220,7 @@ impl KnownNames {
             Some(found) => map.put(name, found),
             None => {
                 map.remove(name);
-                map.is_whole = false;
+                map.lack();
             }
         }
     }
@@ -183,6 +242,7 @@ impl KnownNames {
 mod tests {
     use super::super::budget::NAMES_MAX;
     use super::*;
+    use strake_env::Rng;
 
     const A: &[u8] = b"a";
 
@@ -194,8 +254,8 @@ mod tests {
     fn a_new_directory_knows_its_names_and_others_learn_them() {
         let (budget, mut names) = (Arc::default(), KnownNames::default());
         assert_eq!(known(&names), None);
-        names.learn(names.changes(), (A, None), &budget);
-        assert_eq!((known(&names), names.get(b"b")), (Some(None), None));
+        names.learn(names.changes(), (A, Ino(4)), &budget);
+        assert_eq!((known(&names), names.get(b"b")), (Some(Some(4)), None));
         names.begin_empty(&budget);
         names.begin(A);
         names.end(A, Some(Some(Ino(5))));
@@ -213,11 +273,11 @@ mod tests {
         let asked = names.changes();
         names.begin(A);
         names.end(A, Some(Some(Ino(5))));
-        names.learn(asked, (A, None), &budget);
+        names.learn_gap(asked, A, (&[], true), &budget);
         assert_eq!(known(&names), None);
         let asked = names.changes();
         names.forget();
-        names.learn(asked, (A, None), &budget);
+        names.learn_gap(asked, A, (&[], true), &budget);
         assert_eq!(known(&names), None);
     }
 
@@ -256,5 +316,98 @@ mod tests {
         assert_eq!(known(&names), Some(Some(6)), "what is there is kept up to date");
         names.forget();
         assert!(budget.take(1) && !budget.take(1), "what was known makes room");
+        // A gap, and two of the three names after it.
+        budget.give_back(3);
+        let following: Vec<_> = (1..4).map(|at| (vec![b'c', at], Ino(at.into()))).collect();
+        let asked = names.changes();
+        names.learn_gap(asked, A, (&following, true), &budget);
+        assert_eq!((known(&names), names.get(b"d")), (None, None), "no room, no gap");
+        names.learn_gap(asked, A, (&following[..2], true), &budget);
+        assert_eq!((known(&names), names.get(b"d")), (Some(None), Some(None)));
+        names.forget();
+        assert!(budget.take(3) && !budget.take(1));
+    }
+
+    #[test]
+    fn names_between_those_that_follow_each_other_are_absent() {
+        let (budget, mut names) = (Arc::default(), KnownNames::default());
+        let following = [(b"f2".to_vec(), Ino(2)), (b"f4".to_vec(), Ino(4))];
+        names.learn_gap(names.changes(), b"f10", (&following, false), &budget);
+        let absent: [&[u8]; 4] = [b"f10", b"f11", b"f199", b"f30"];
+        assert!(absent.iter().all(|name| names.get(name) == Some(None)));
+        assert_eq!((names.get(b"f2"), names.get(b"f4")), (Some(Some(Ino(2))), Some(Some(Ino(4)))));
+        let unknown: [&[u8]; 4] = [b"a", b"f1", b"f40", b"g"];
+        assert!(unknown.iter().all(|name| names.get(name).is_none()));
+        for at in 0..=GAPS_MAX as u64 {
+            names.learn_gap(names.changes(), &at.to_be_bytes(), (&[], true), &budget);
+        }
+        assert!(names.map.as_ref().is_some_and(|map| map.gaps.len() <= GAPS_MAX));
+    }
+
+    /// A question that was answered, and whose answer is on its way.
+    struct OnItsWay {
+        asked: u64,
+        name: Vec<u8>,
+        following: Vec<(Vec<u8>, Ino)>,
+        is_end: bool,
+    }
+
+    /// Asks, changes and forgets names at random, and compares what is known with the directory.
+    /// Answers and ends of changes arrive late.
+    #[test]
+    fn what_is_known_is_what_the_directory_has() {
+        let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+        println!("SEED={seed}");
+        let mut rng = Rng::new(seed);
+        let all: Vec<Vec<u8>> = (0..30).map(|at: u8| format!("n{at}").into_bytes()).collect();
+        let (budget, mut names) = (Arc::default(), KnownNames::default());
+        let mut directory: BTreeMap<Vec<u8>, Ino> = BTreeMap::new();
+        let mut answers: Vec<OnItsWay> = Vec::new();
+        let mut changing: Vec<(Vec<u8>, Option<Ino>)> = Vec::new();
+        let (mut known, mut absent) = (0, 0);
+        for step in 0..20_000 {
+            let name = rng.index(all.len());
+            let name = &all[name];
+            match rng.below(12) {
+                0..=3 if names.get(name).is_none() && !directory.contains_key(name) => {
+                    let mut rest = directory.range(name.clone()..);
+                    let following = rest.by_ref().take(3).map(|(next, ino)| (next.clone(), *ino));
+                    let following = following.collect();
+                    let (asked, name, is_end) =
+                        (names.changes(), name.clone(), rest.next().is_none());
+                    answers.push(OnItsWay { asked, name, following, is_end });
+                }
+                4..=6 if !answers.is_empty() => {
+                    let at = rng.index(answers.len());
+                    let OnItsWay { asked, name, following, is_end } = answers.swap_remove(at);
+                    names.learn_gap(asked, &name, (&following, is_end), &budget);
+                }
+                7 | 8 if changing.len() < 3 => {
+                    names.begin(name);
+                    let to = Some(Ino(step)).filter(|_| rng.one_in(2));
+                    match to {
+                        Some(ino) => drop(directory.insert(name.clone(), ino)),
+                        None => drop(directory.remove(name)),
+                    }
+                    changing.push((name.clone(), to));
+                }
+                9 | 10 if !changing.is_empty() => {
+                    let (name, to) = changing.swap_remove(rng.index(changing.len()));
+                    names.end(&name, Some(to).filter(|_| !rng.one_in(10)));
+                }
+                // The directory goes to another client, when no change is under way, and back.
+                11 if changing.is_empty() && rng.one_in(10) => {
+                    names.forget();
+                    directory.remove(name);
+                }
+                _ => {}
+            }
+            for name in all.iter().filter(|name| changing.iter().all(|(one, _)| one != *name)) {
+                let Some(found) = names.get(name) else { continue };
+                assert_eq!(found, directory.get(name).copied(), "step {step}, {name:?}");
+                *(if found.is_some() { &mut known } else { &mut absent }) += 1;
+            }
+        }
+        assert!(known > 1000 && absent > 1000, "{known} names and {absent} absent ones known");
     }
 }

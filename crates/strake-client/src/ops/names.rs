@@ -15,6 +15,9 @@ use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, Timestamp};
 
 /// How often an operation begins anew because another client was faster.
 const ATTEMPTS: u32 = 100;
+/// A question for an absent name asks for so many names that follow it. With ten, a program that
+/// counts upwards without leading zeros asks once for ten names, and with a few more for a hundred.
+const FOLLOWING: u32 = 16;
 
 impl Mount {
     /// The inode that a name leads to, if others may have tokens of it. It may lead elsewhere as
@@ -59,10 +62,10 @@ impl Found {
 /// what is known under it is asked of nobody.
 pub(crate) fn find(mount: &Mount, dir: &InodeState, name: &[u8]) -> Result<Found> {
     let before = mount.array.meta.changes();
-    let query = MetaQuery::Lookup { parent: dir.ino, name: name.to_vec() };
     // `..` changes with a rename of the directory, and not under its token.
     let is_plain = name != b"." && name != b".." && name.len() <= NAME_BYTES_MAX;
     if mount.tokens.is_none() || !is_plain {
+        let query = MetaQuery::Lookup { parent: dir.ino, name: name.to_vec() };
         return Ok(Found::shown(mount.array.meta.query_inode(&query)?, before));
     }
     let changes = {
@@ -73,16 +76,20 @@ pub(crate) fn find(mount: &Mount, dir: &InodeState, name: &[u8]) -> Result<Found
             None => core.names.changes(),
         }
     };
-    let found = mount.array.meta.query_inode(&query);
-    let answer = match &found {
-        Ok(inode) => Some(Some(inode.attr.ino)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Some(None),
-        Err(_) => None,
-    };
-    if let Some(answer) = answer {
-        dir.core.lock().names.learn(changes, (name, answer), &mount.names);
+    let query =
+        MetaQuery::LookupOrNext { parent: dir.ino, name: name.to_vec(), limit: FOLLOWING };
+    match mount.array.meta.query(&query)? {
+        MetaReply::Inode(found) => {
+            let known = (name, found.attr.ino);
+            dir.core.lock().names.learn(changes, known, &mount.names);
+            Ok(Found::shown(*found, before))
+        }
+        MetaReply::Following { names, end } => {
+            dir.core.lock().names.learn_gap(changes, name, (&names, end), &mount.names);
+            Err(ErrorKind::NotFound.into())
+        }
+        _ => Err(wrong_reply()),
     }
-    Ok(Found::shown(found?, before))
 }
 
 /// A change of a name in a directory, noted in what this client knows of it.
