@@ -14,6 +14,7 @@ use strake_env::sync::Mutex;
 use strake_env::thread;
 use strake_proto::meta::{MetaQuery, MetaReply, RenameMode};
 use strake_proto::{Attr, Caller, ErrorKind, Ino, Result};
+use strake_token::Mode;
 
 const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
@@ -200,6 +201,30 @@ fn programs_that_count_upwards_ask_for_few_names() {
     assert_eq!(found(own, dir, b"own5000"), Some(theirs));
     other.unlink(ROOT, dir, b"own5000").expect("removed");
     assert_eq!(found(own, dir, b"own5000"), None);
+    world.end();
+}
+
+/// A program that makes files looks at each name first. With a shared token for that, each turn
+/// would take the directory twice.
+#[test]
+fn a_mount_that_changes_names_in_turns_takes_the_directory_once() {
+    let world = World::new("1", 1);
+    let dir = world.mounts[0].mkdir(ROOT, Ino::ROOT, b"dir", 0o755).expect("made").attr.ino;
+    let held = |at: usize| world.tokens[at].held(dir);
+    // A machine that is busy may take too long between a change and the next look.
+    let taken_whole = |at: usize| {
+        let own = &world.mounts[at];
+        (0..1000).any(|number| {
+            make(own, dir, format!("{at}-{number}").as_bytes());
+            make(&world.mounts[1 - at], dir, format!("other{at}-{number}").as_bytes());
+            assert_eq!(held(at), None, "the other mount has it");
+            assert_eq!(found(own, dir, b"new"), None);
+            held(at) == Some(Mode::Exclusive)
+        })
+    };
+    assert!(taken_whole(0) && taken_whole(1));
+    assert_eq!(found(&world.mounts[2], dir, b"new"), None);
+    assert_eq!(held(2), Some(Mode::Shared), "it only looks");
     world.end();
 }
 

@@ -14,7 +14,7 @@ use crate::memory::page_pool::PagePool;
 use crate::mode::{AccessTimes, ModeCell};
 use crate::settings::Settings;
 use crate::timings::SendTimings;
-use crate::tokens::{Access, Tokens, Use, beside, exclusive, shared, want};
+use crate::tokens::{Access, Tokens, Use, beside, exclusive, want};
 use crate::vfs::OpenFlags;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,11 +126,19 @@ impl Mount {
         }
     }
 
+    /// Takes the token to look at an inode: see [`Tokens::to_look`].
+    pub(crate) fn take_to_look(&self, ino: Ino) -> Result<Use<'_>> {
+        match &self.tokens {
+            None => Ok(Use::LONE),
+            Some(tokens) => tokens.take(&[tokens.to_look(ino)], Access::Other),
+        }
+    }
+
     /// Takes the token to look at an inode that a name led to. A program may open it next.
     pub(crate) fn take_found(&self, ino: Ino) -> Result<Use<'_>> {
         let Some(tokens) = &self.tokens else { return Ok(Use::LONE) };
         let open = tokens.held(ino).is_none();
-        tokens.take(&[Want { open, ..shared(ino) }], Access::Other)
+        tokens.take(&[Want { open, ..tokens.to_look(ino) }], Access::Other)
     }
 
     /// A handle that [`Mount::take_open`] counted is closed.

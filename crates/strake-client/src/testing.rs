@@ -373,8 +373,7 @@ impl MetaPort for Leader {
         self.hear();
         let is_listing = matches!(query, MetaQuery::ReadDir { .. });
         self.listings.fetch_add(u64::from(is_listing), Ordering::SeqCst);
-        let is_lookup =
-            matches!(query, MetaQuery::Lookup { .. } | MetaQuery::LookupOrNext { .. });
+        let is_lookup = matches!(query, MetaQuery::Lookup { .. } | MetaQuery::LookupOrNext { .. });
         self.lookups.fetch_add(u64::from(is_lookup), Ordering::SeqCst);
         self.service().metadata().query(query)
     }

@@ -535,6 +535,20 @@ impl Tokens {
         if self.state.lock().is_written(ino) { Mode::Exclusive } else { Mode::Shared }
     }
 
+    /// A name in a directory is being changed. The caller holds its token.
+    pub(crate) fn changes_names(&self, directory: Ino) {
+        self.state.lock().lingering.changed(directory, self.clock.monotonic());
+    }
+
+    /// What it takes to look at an inode. A directory in which this client changes names, and which
+    /// others have taken, is soon wanted exclusively, so that it is asked for only once.
+    pub(crate) fn to_look(&self, ino: Ino) -> Want {
+        let state = self.state.lock();
+        let is_gone = state.holder.usable(ino).inode.is_none();
+        let changes = is_gone && state.lingering.is_changing(ino, self.clock.monotonic());
+        want(ino, if changes { Mode::Exclusive } else { Mode::Shared })
+    }
+
     /// The token that this client holds of a file.
     pub fn held(&self, ino: Ino) -> Option<Mode> {
         self.state.lock().holder.in_use(ino).inode

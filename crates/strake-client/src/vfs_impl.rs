@@ -223,7 +223,7 @@ impl Vfs for StrakeVfs {
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.timings.getattr.run(|| {
-            let _tokens = self.mount.take([shared(ino)])?;
+            let _tokens = self.mount.take_to_look(ino)?;
             self.mount.attr(&self.mount.table.pin(ino))
         })
     }

@@ -31,14 +31,12 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
         MetaQuery::Lookup { parent, name } => {
             MetaReply::Inode(Box::new(lookup(kv, *parent, name)?))
         }
-        MetaQuery::LookupOrNext { parent, name, limit } => {
-            match lookup(kv, *parent, name) {
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    following(kv, *parent, name, *limit)?
-                }
-                found => MetaReply::Inode(Box::new(found?)),
+        MetaQuery::LookupOrNext { parent, name, limit } => match lookup(kv, *parent, name) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                following(kv, *parent, name, *limit)?
             }
-        }
+            found => MetaReply::Inode(Box::new(found?)),
+        },
         MetaQuery::GetInode { ino } => {
             MetaReply::Inode(Box::new(inode(kv, *ino)?.into_inode(*ino)))
         }

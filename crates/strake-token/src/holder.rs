@@ -494,7 +494,7 @@ impl Holder {
     }
 
     /// What new uses of a file may take: what is held, under the limit of a revoke.
-    fn usable(&self, ino: Ino) -> Held {
+    pub fn usable(&self, ino: Ino) -> Held {
         let Some(file) = self.files.get(&ino) else { return Held::default() };
         let Some(revoke) = &file.revoke else { return file.held.clone() };
         if !obeys(Rule::RevokesLimitNewUses) {

@@ -4,7 +4,7 @@ use crate::inode::core::{Core, InodeState, NameChange, NameMade};
 use crate::inode::open_table::Pinned;
 use crate::mount::Mount;
 use crate::permissions::{EXECUTE, WRITE, check_sticky};
-use crate::tokens::{exclusive, shared};
+use crate::tokens::exclusive;
 use crate::vfs::{Entry, OpenFlags};
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
@@ -76,8 +76,7 @@ pub(crate) fn find(mount: &Mount, dir: &InodeState, name: &[u8]) -> Result<Found
             None => core.names.changes(),
         }
     };
-    let query =
-        MetaQuery::LookupOrNext { parent: dir.ino, name: name.to_vec(), limit: FOLLOWING };
+    let query = MetaQuery::LookupOrNext { parent: dir.ino, name: name.to_vec(), limit: FOLLOWING };
     match mount.array.meta.query(&query)? {
         MetaReply::Inode(found) => {
             let known = (name, found.attr.ino);
@@ -102,7 +101,10 @@ struct Changing<'a> {
 }
 
 impl<'a> Changing<'a> {
-    fn begin(dir: &'a InodeState, name: &'a [u8]) -> Changing<'a> {
+    fn begin(mount: &Mount, dir: &'a InodeState, name: &'a [u8]) -> Changing<'a> {
+        if let Some(tokens) = &mount.tokens {
+            tokens.changes_names(dir.ino);
+        }
         let mut core = dir.core.lock();
         core.names.begin(name);
         let change = core.begin_name_change();
@@ -199,7 +201,7 @@ pub(crate) fn lookup(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -
 }
 
 fn look(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Found> {
-    let _tokens = mount.take([shared(parent)])?;
+    let _tokens = mount.take_to_look(parent)?;
     let dir = mount.table.pin(parent);
     let attr = mount.for_access(&dir, Core::attr)?;
     if attr.file_type != FileType::Directory {
@@ -228,7 +230,7 @@ pub(crate) fn make(
     if device && caller.uid != 0 {
         return Err(ErrorKind::NotPermitted.into());
     }
-    let changing = Changing::begin(&dir, name);
+    let changing = Changing::begin(mount, &dir, name);
     let making = mount.tokens.as_ref().map(|tokens| tokens.make());
     let create = MetaOp::Create { parent, name: name.to_vec(), new };
     let (made, token) = mount.array.meta.apply_new(create)?;
@@ -267,7 +269,7 @@ pub(crate) fn link(
     mount.check_directory_change(caller, &dir)?;
     let inode = mount.table.pin(ino);
     let epoch = inode.core.lock().epoch();
-    let changing = Changing::begin(&dir, name);
+    let changing = Changing::begin(mount, &dir, name);
     let linked = mount.array.meta.apply_inode(MetaOp::Link { ino, parent, name: name.to_vec() })?;
     let change = NameMade { time: linked.attr.ctime, entries: 1, directories: 0 };
     changing.made(Some(ino), Some(change));
@@ -328,7 +330,7 @@ fn remove_child(
     let _last_name = inode.lifetime.write();
     // An open directory can still be listed, as empty, without the metadata.
     let open = !directory && mount.table.handles(inode.ino) > 0;
-    let changing = Changing::begin(&dir, name);
+    let changing = Changing::begin(mount, &dir, name);
     inode.core.lock().doubt_name();
     let reply = mount.array.meta.apply_timed(removal(parent, name, directory, open));
     let reply = reply.inspect_err(|_| mount.let_go_if_nameless(&inode))?;
@@ -438,7 +440,8 @@ fn rename_children(
         .map(|target| (mount.table.pin(target.ino), target));
     let _last_name = victim.as_ref().map(|(victim, _)| victim.lifetime.write());
     let open = victim.as_ref().is_some_and(|(_, attr)| is_open(mount, attr));
-    let changing = [Changing::begin(&dirs.0, name), Changing::begin(&dirs.1, new_name)];
+    let changing =
+        [(&dirs.0, name), (&dirs.1, new_name)].map(|(dir, name)| Changing::begin(mount, dir, name));
     victim.iter().for_each(|(victim, _)| victim.core.lock().doubt_name());
     let reply = mount.array.meta.apply_timed(MetaOp::Rename {
         parent,

@@ -148,7 +148,7 @@ fn open_existing(
     refusal: strake_proto::Error,
 ) -> Result<(Entry, OpenFile)> {
     let found = {
-        let _tokens = mount.take([shared(parent)])?;
+        let _tokens = mount.take_to_look(parent)?;
         let dir = mount.table.pin(parent);
         mount.check_access(caller, &dir, EXECUTE)?;
         match find(mount, &dir, name) {

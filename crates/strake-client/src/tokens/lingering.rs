@@ -8,6 +8,11 @@
 //! operation is not held up: the operations between two revokes are few, and if one is held up in
 //! vain, that file is not for [`FUTILE`].
 //!
+//! **Looks.** A program that makes a file looks at the directory and at the name first. If the
+//! directory was taken, each of these looks would get it shared, and the change that follows would
+//! take it from others once more. So while a client changes names in a directory, its looks take the
+//! directory exclusively, too ([`Lingering::is_changing`]).
+//!
 //! Pure: the caller has the clock. A revoke that is put off looks to the authority like one that is
 //! long on its way.
 
@@ -26,6 +31,9 @@ const USES_MIN: u32 = 4;
 const PUT_OFF_MAX: usize = 4;
 /// The time for which a file is given up at once after it was put off for nothing.
 const FUTILE: Duration = Duration::from_secs(1);
+/// A client changes names in a directory if it did so within that time. That is longer than others
+/// keep the directory, and ends soon when programs only look.
+const CHANGING: Duration = Duration::from_millis(100);
 /// The most files that are watched. Beyond that those that were not used just now are forgotten.
 const WATCHED_MAX: usize = 4096;
 
@@ -44,6 +52,14 @@ struct Watched {
     last: Duration,
     /// Until then the file is given up at once.
     futile_until: Duration,
+    /// When a name in it was last changed.
+    changed: Option<Duration>,
+}
+
+impl Watched {
+    fn is_changing(&self, now: Duration) -> bool {
+        self.changed.is_some_and(|changed| now.saturating_sub(changed) < CHANGING)
+    }
 }
 
 /// The revokes of a file that were put off.
@@ -69,8 +85,10 @@ impl Lingering {
     /// An operation on a file begins.
     pub(super) fn used(&mut self, ino: Ino, now: Duration) {
         if self.files.len() >= WATCHED_MAX && !self.files.contains_key(&ino) {
-            let is_recent =
-                |it: &Watched| now.saturating_sub(it.last) < PAUSE || now < it.futile_until;
+            let is_recent = |it: &Watched| {
+                let is_used = now.saturating_sub(it.last) < PAUSE;
+                is_used || now < it.futile_until || it.is_changing(now)
+            };
             self.files.retain(|_, it| is_recent(it));
             if self.files.len() >= WATCHED_MAX {
                 return;
@@ -79,6 +97,18 @@ impl Lingering {
         let file = self.files.entry(ino).or_default();
         file.uses = file.uses.saturating_add(1);
         file.last = now;
+    }
+
+    /// A name in a directory is changed, in an operation that has begun.
+    pub(super) fn changed(&mut self, directory: Ino, now: Duration) {
+        if let Some(watched) = self.files.get_mut(&directory) {
+            watched.changed = Some(now);
+        }
+    }
+
+    /// Whether this client changes names in a directory, one after the other.
+    pub(super) fn is_changing(&self, directory: Ino, now: Duration) -> bool {
+        self.files.get(&directory).is_some_and(|watched| watched.is_changing(now))
     }
 
     /// A file was granted.
@@ -201,6 +231,19 @@ mod tests {
         let later = ms(100) + PAUSE + FUTILE;
         used(&mut lingering, USES_MIN, later);
         assert_eq!(lingering.arrived(FILE, TERM, revoke(), later), Arrived::PutOff);
+    }
+
+    #[test]
+    fn a_directory_is_being_changed_for_a_while_after_each_change() {
+        let mut lingering = Lingering::default();
+        used(&mut lingering, 1, ms(100));
+        assert!(!lingering.is_changing(FILE, ms(100)), "it was looked at");
+        lingering.changed(FILE, ms(100));
+        lingering.granted(FILE);
+        assert!(lingering.is_changing(FILE, ms(100) + LINGER_MAX), "it comes back");
+        used(&mut lingering, 9, ms(199));
+        assert!(lingering.is_changing(FILE, ms(199)));
+        assert!(!lingering.is_changing(FILE, ms(100) + CHANGING), "programs only look");
     }
 
     #[test]
