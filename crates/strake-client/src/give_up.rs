@@ -27,6 +27,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_array::reaper;
 use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, Result};
+use strake_token::Mode;
 use tracing::{debug, error, warn};
 
 /// The adapter may need that long to drop a file. It is asked again then.
@@ -58,8 +59,11 @@ impl GiveUp for Mount {
         } else if let Some(inode) = &inode {
             is_saved = self.save_file(inode);
         }
-        // Names that this client has changed are in no inode's state.
-        if self.array.meta.has_unsynced()
+        // Names that this client has changed are in no inode's state. Under a shared token it has
+        // changed nothing, and what it did before that is durable since it gave up more.
+        let changed = given.from != Some(Mode::Shared);
+        if changed
+            && self.array.meta.has_unsynced()
             && let Err(error) = self.array.meta.sync()
         {
             error!(target: "tokens", "the metadata is not durable: {error}");

@@ -228,6 +228,28 @@ fn a_mount_that_changes_names_in_turns_takes_the_directory_once() {
     world.end();
 }
 
+/// Another mount that removes files which this one has looked at does not wait for what this one
+/// has changed elsewhere.
+#[test]
+fn only_what_was_changed_under_a_token_is_made_durable_before_it_goes() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let dir = own.mkdir(ROOT, Ino::ROOT, b"own", 0o755).expect("made").attr.ino;
+    let theirs = make(other, Ino::ROOT, b"theirs");
+    own.getattr(theirs).expect("there");
+    let mine = make(own, dir, b"mine");
+    let syncs = |chmod: &StrakeVfs, ino: Ino| {
+        let before = world.leader.syncs();
+        let mode = SetAttr { permissions: Some(0o600), ..SetAttr::default() };
+        chmod.setattr(ROOT, ino, None, &mode).expect("changed");
+        world.leader.syncs() - before
+    };
+    assert_eq!(world.tokens[0].held(theirs), Some(Mode::Shared));
+    assert_eq!(syncs(other, theirs), 0, "it was only looked at");
+    assert_eq!(syncs(other, mine), 1, "it was made here");
+    world.end();
+}
+
 #[test]
 fn listings_under_a_token_are_asked_of_nobody() {
     let world = World::new("1", 1);

@@ -288,6 +288,8 @@ pub(crate) struct Leader {
     listings: AtomicU64,
     /// Names that it was asked for.
     lookups: AtomicU64,
+    /// How often it was asked to make changes durable.
+    syncs: AtomicU64,
 }
 
 /// A mode that the gate holds up.
@@ -305,8 +307,16 @@ enum Gate {
 impl Leader {
     pub(crate) fn new(service: Arc<TokenService>) -> Arc<Leader> {
         let (gate, moved) = (Mutex::new(Gate::Open), Condvar::new());
-        let [heard, listings, lookups] = [0; 3].map(AtomicU64::new);
-        Arc::new(Leader { service: RwLock::new(service), gate, moved, heard, listings, lookups })
+        let [heard, listings, lookups, syncs] = [0; 4].map(AtomicU64::new);
+        Arc::new(Leader {
+            service: RwLock::new(service),
+            gate,
+            moved,
+            heard,
+            listings,
+            lookups,
+            syncs,
+        })
     }
 
     pub(crate) fn service(&self) -> Arc<TokenService> {
@@ -326,6 +336,11 @@ impl Leader {
     /// How often it was asked for a name.
     pub(crate) fn lookups(&self) -> u64 {
         self.lookups.load(Ordering::SeqCst)
+    }
+
+    /// How often it was asked to make changes durable.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.syncs.load(Ordering::SeqCst)
     }
 
     fn hear(&self) {
@@ -385,6 +400,7 @@ impl MetaPort for Leader {
     }
 
     fn sync(&self) -> Result<()> {
+        self.syncs.fetch_add(1, Ordering::SeqCst);
         self.service().metadata().sync()
     }
 }

@@ -52,6 +52,7 @@ mod following;
 mod given;
 mod giving;
 mod lingering;
+mod taking;
 mod wants;
 
 use following::{Following, PoolChange};
@@ -337,6 +338,7 @@ impl Tokens {
     pub(crate) fn take(&self, wants: &[Want], access: Access) -> Result<Use<'_>> {
         loop {
             self.lease.hold()?;
+            self.fetch_missing(wants, access)?;
             let taken = self.take_now(wants, access)?;
             // It may have waited for long.
             if self.lease.is_held() {
@@ -533,20 +535,6 @@ impl Tokens {
     /// mapped page without a word, so that a page that was read must be the only one there is.
     pub(crate) fn read_mode(&self, ino: Ino) -> Mode {
         if self.state.lock().is_written(ino) { Mode::Exclusive } else { Mode::Shared }
-    }
-
-    /// A name in a directory is being changed. The caller holds its token.
-    pub(crate) fn changes_names(&self, directory: Ino) {
-        self.state.lock().lingering.changed(directory, self.clock.monotonic());
-    }
-
-    /// What it takes to look at an inode. A directory in which this client changes names, and which
-    /// others have taken, is soon wanted exclusively, so that it is asked for only once.
-    pub(crate) fn to_look(&self, ino: Ino) -> Want {
-        let state = self.state.lock();
-        let is_gone = state.holder.usable(ino).inode.is_none();
-        let changes = is_gone && state.lingering.is_changing(ino, self.clock.monotonic());
-        want(ino, if changes { Mode::Exclusive } else { Mode::Shared })
     }
 
     /// The token that this client holds of a file.

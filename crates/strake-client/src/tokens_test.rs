@@ -173,6 +173,14 @@ impl Client {
         drop(self.tokens.take(&[exclusive(FILE)], Access::Other).expect("still held"));
     }
 
+    /// Is granted another file, which was asked for.
+    fn is_granted_other(&self) {
+        let request = self.way.asked(OTHER).expect("asked");
+        let held = Held { inode: Some(Mode::Exclusive), ..Held::default() };
+        let grants = vec![Granted { ino: OTHER, held, number: GrantNumber(2) }];
+        self.tokens.send(TERM, Reply::Grant { request, grants });
+    }
+
     fn has_given_up(&self) -> bool {
         self.way.count(|request| matches!(request, Request::GivenUp { ino: FILE, .. })) > 0
     }
@@ -325,7 +333,7 @@ fn a_file_that_lingers_is_given_up_at_once_for_an_operation_that_needs_more() {
     let clock = Arc::<Moved>::default();
     let client = Client::new(Arc::clone(&clock) as Arc<dyn Clock>);
     client.lingers();
-    let more = [exclusive(FILE), exclusive(OTHER)];
+    let more = [Want { open: true, ..exclusive(FILE) }];
     thread::scope(|scope| {
         let waits = scope.spawn(|| client.tokens.take(&more, Access::Other).map(drop));
         client.begun.recv_timeout(HANGS).expect("it is given up");
@@ -335,5 +343,27 @@ fn a_file_that_lingers_is_given_up_at_once_for_an_operation_that_needs_more() {
         clock.0.advance(Duration::from_secs(1));
         client.tokens.stop();
         assert!(waits.join().expect("no panic").is_err(), "nobody grants it");
+    });
+}
+
+/// It removes files of a directory that lingers, of which other clients hold tokens.
+#[test]
+fn a_file_that_lingers_outlives_an_operation_that_needs_more_of_another_one() {
+    let clock = Arc::<Moved>::default();
+    let client = Client::new(Arc::clone(&clock) as Arc<dyn Clock>);
+    client.lingers();
+    let both = [exclusive(FILE), exclusive(OTHER)];
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| client.tokens.take(&both, Access::Other).map(drop));
+        until("the request", || client.way.asked(OTHER).is_some());
+        assert!(!client.has_given_up() && client.begun.try_recv().is_err(), "it lingers");
+        client.is_granted_other();
+        waits.join().expect("no panic").expect("both are held");
+        assert!(!client.has_given_up() && client.begun.try_recv().is_err(), "it lingers");
+        clock.0.advance(Duration::from_secs(1));
+        client.begun.recv_timeout(HANGS).expect("it is given up");
+        client.end.send(()).expect("it waits");
+        until("the answer", || client.has_given_up());
+        client.tokens.stop();
     });
 }
