@@ -259,6 +259,29 @@ impl Generator {
     }
 }
 
+/// Compares the answers about names, and about an absent one behind each of them.
+fn compare_following(meta: &MemoryMeta, model: &Model, parent: Ino) {
+    let list = model.list(parent).into_iter().map(|entry| (entry.name, entry.ino));
+    let names: std::collections::BTreeMap<Vec<u8>, Ino> = list.collect();
+    let asked = std::iter::once(vec![1]).chain(names.keys().flat_map(|name| {
+        let behind = name.iter().copied().chain([1]).collect();
+        [name.clone(), behind]
+    }));
+    for name in asked.filter(|name| name.len() <= 255) {
+        let query = MetaQuery::LookupOrNext { parent, name: name.clone(), limit: 2 };
+        let answer = meta.query(&query).expect("answers");
+        let mut rest = names.range(name.clone()..);
+        let expected = match names.get(&name) {
+            Some(ino) => MetaReply::Inode(Box::new(model.show(*ino))),
+            None => MetaReply::Following {
+                names: rest.by_ref().take(2).map(|(next, ino)| (next.clone(), *ino)).collect(),
+                end: rest.next().is_none(),
+            },
+        };
+        assert_eq!(answer, expected, "{name:?} in {parent}");
+    }
+}
+
 /// Compares the answers to all questions.
 fn compare(meta: &MemoryMeta, model: &Model, context: &str) {
     let ask = |query: MetaQuery| meta.query(&query).expect("answers");
@@ -269,6 +292,7 @@ fn compare(meta: &MemoryMeta, model: &Model, context: &str) {
             let query = MetaQuery::ReadDir { dir: ino, after: 0, limit: 4096, with_inodes: false };
             let expected = MetaReply::Entries { entries: model.list(ino), end: true };
             assert_eq!(ask(query), expected, "directory {ino} {context}");
+            compare_following(meta, model, ino);
             let query = MetaQuery::ReadDir { dir: ino, after: 0, limit: 4096, with_inodes: true };
             let mut entries = model.list(ino);
             for entry in &mut entries {

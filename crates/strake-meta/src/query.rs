@@ -31,12 +31,9 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
         MetaQuery::Lookup { parent, name } => {
             MetaReply::Inode(Box::new(lookup(kv, *parent, name)?))
         }
-        MetaQuery::LookupOrNext { parent, name, limit } => match lookup(kv, *parent, name) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                following(kv, *parent, name, *limit)?
-            }
-            found => MetaReply::Inode(Box::new(found?)),
-        },
+        MetaQuery::LookupOrNext { parent, name, limit } => {
+            lookup_or_next(kv, *parent, name, *limit)?
+        }
         MetaQuery::GetInode { ino } => {
             MetaReply::Inode(Box::new(inode(kv, *ino)?.into_inode(*ino)))
         }
@@ -76,15 +73,7 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
             })?;
             MetaReply::Hardened(units)
         }
-        MetaQuery::Orphans { after, limit } => {
-            let mut inos = Vec::new();
-            let wanted = keys::above(Table::Orphan, after.0);
-            for_each(kv, &wanted, *limit, &mut |key, _| {
-                inos.push(Ino(number(key)?));
-                Ok(key.len())
-            })?;
-            MetaReply::Inos(inos)
-        }
+        MetaQuery::Orphans { after, limit } => orphans(kv, *after, *limit)?,
         MetaQuery::ScanInodes { after, limit } => {
             let mut inodes = Vec::new();
             let wanted = keys::above(Table::Inode, after.0);
@@ -101,6 +90,15 @@ pub fn query(kv: &dyn KvRead, query: &MetaQuery) -> Result<MetaReply> {
         // A store without copies on disks has nothing to scrub.
         MetaQuery::ScrubCopy { .. } => MetaReply::CopyScrubbed(None),
     })
+}
+
+fn orphans(kv: &dyn KvRead, after: Ino, limit: u32) -> Result<MetaReply> {
+    let mut inos = Vec::new();
+    for_each(kv, &keys::above(Table::Orphan, after.0), limit, &mut |key, _| {
+        inos.push(Ino(number(key)?));
+        Ok(key.len())
+    })?;
+    Ok(MetaReply::Inos(inos))
 }
 
 fn read_link(kv: &dyn KvRead, ino: Ino) -> Result<MetaReply> {
@@ -168,7 +166,14 @@ fn lookup(kv: &dyn KvRead, parent: Ino, name: &[u8]) -> Result<Inode> {
     Ok(inode(kv, ino)?.into_inode(ino))
 }
 
-/// The names that follow one that is absent.
+/// The inode that a name leads to, or the names that follow it.
+fn lookup_or_next(kv: &dyn KvRead, parent: Ino, name: &[u8], limit: u32) -> Result<MetaReply> {
+    match lookup(kv, parent, name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => following(kv, parent, name, limit),
+        found => Ok(MetaReply::Inode(Box::new(found?))),
+    }
+}
+
 fn following(kv: &dyn KvRead, parent: Ino, name: &[u8], limit: u32) -> Result<MetaReply> {
     let mut names = Vec::new();
     let end = for_each(kv, &keys::names_from(parent, name), limit, &mut |key, value| {

@@ -147,7 +147,7 @@ impl KnownNames {
         }
     }
 
-    /// Learns that a name is absent, and which names follow it, perhaps to the end of the directory.
+    /// Learns that a name is absent, and which names follow it, perhaps up to the last one.
     /// That was asked at `changes`.
     pub(crate) fn learn_gap(
         &mut self,

@@ -10,8 +10,8 @@
 //!
 //! **Looks.** A program that makes a file looks at the directory and at the name first. If the
 //! directory was taken, each of these looks would get it shared, and the change that follows would
-//! take it from others once more. So while a client changes names in a directory, its looks take the
-//! directory exclusively, too ([`Lingering::is_changing`]).
+//! take it from others once more. So while a client changes names in a directory, its looks take
+//! the directory exclusively, too ([`Lingering::is_changing`]).
 //!
 //! Pure: the caller has the clock. A revoke that is put off looks to the authority like one that is
 //! long on its way.
