@@ -47,6 +47,12 @@ impl GiveUp for Mount {
 
     fn save(&self, ino: Ino, given: &Given) -> bool {
         let inode = self.table.find(ino);
+        // Under a shared token this client has changed nothing, and what it did before that is
+        // durable since it gave up more.
+        let is_clean = || inode.as_ref().is_none_or(|it| it.core.lock().dirty_since.is_none());
+        if given.from == Some(Mode::Shared) && is_clean() {
+            return true;
+        }
         let mut is_saved = true;
         if given.begins_beside() {
             let pinned = self.table.pin(ino);
@@ -59,11 +65,8 @@ impl GiveUp for Mount {
         } else if let Some(inode) = &inode {
             is_saved = self.save_file(inode);
         }
-        // Names that this client has changed are in no inode's state. Under a shared token it has
-        // changed nothing, and what it did before that is durable since it gave up more.
-        let changed = given.from != Some(Mode::Shared);
-        if changed
-            && self.array.meta.has_unsynced()
+        // Names that this client has changed are in no inode's state.
+        if self.array.meta.has_unsynced()
             && let Err(error) = self.array.meta.sync()
         {
             error!(target: "tokens", "the metadata is not durable: {error}");

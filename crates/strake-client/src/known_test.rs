@@ -236,7 +236,9 @@ fn only_what_was_changed_under_a_token_is_made_durable_before_it_goes() {
     let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
     let dir = own.mkdir(ROOT, Ino::ROOT, b"own", 0o755).expect("made").attr.ino;
     let theirs = make(other, Ino::ROOT, b"theirs");
+    let looked_up = make(other, Ino::ROOT, b"looked up");
     own.getattr(theirs).expect("there");
+    assert_eq!(found(own, Ino::ROOT, b"looked up"), Some(looked_up));
     let mine = make(own, dir, b"mine");
     let syncs = |chmod: &StrakeVfs, ino: Ino| {
         let before = world.leader.syncs();
@@ -244,9 +246,17 @@ fn only_what_was_changed_under_a_token_is_made_durable_before_it_goes() {
         chmod.setattr(ROOT, ino, None, &mode).expect("changed");
         world.leader.syncs() - before
     };
-    assert_eq!(world.tokens[0].held(theirs), Some(Mode::Shared));
-    assert_eq!(syncs(other, theirs), 0, "it was only looked at");
+    for ino in [theirs, looked_up] {
+        assert_eq!(world.tokens[0].held(ino), Some(Mode::Shared));
+        assert_eq!(syncs(other, ino), 0, "it was only looked at");
+    }
     assert_eq!(syncs(other, mine), 1, "it was made here");
+    // Nothing but the metadata knows of this one.
+    make(own, dir, b"more");
+    own.forget(dir, 1);
+    let before = world.leader.syncs();
+    make(other, dir, b"beside");
+    assert_eq!(world.leader.syncs() - before, 1, "a name was made here");
     world.end();
 }
 

@@ -355,7 +355,12 @@ fn a_file_that_lingers_outlives_an_operation_that_needs_more_of_another_one() {
     let both = [exclusive(FILE), exclusive(OTHER)];
     thread::scope(|scope| {
         let waits = scope.spawn(|| client.tokens.take(&both, Access::Other).map(drop));
-        until("the request", || client.way.asked(OTHER).is_some());
+        let asks = |request: &Request| matches!(request, Request::Ask { .. });
+        until("the request", || client.way.count(asks) == 2);
+        if client.way.asked(OTHER).is_none() {
+            client.tokens.stop();
+            panic!("the file that lingers is asked for, too");
+        }
         assert!(!client.has_given_up() && client.begun.try_recv().is_err(), "it lingers");
         client.is_granted_other();
         waits.join().expect("no panic").expect("both are held");

@@ -53,8 +53,9 @@ use world::World;
 
 /// After the last fault, everything goes on again within that time.
 const MENDED_WITHIN: Duration = Duration::from_secs(120);
-/// A run that takes longer, in simulated time, hangs.
-const RUN_MAX: Duration = Duration::from_secs(1800);
+/// A run that takes longer, in simulated time, hangs. Each mount that was killed may take five
+/// minutes, until its calls to the metadata have no time left.
+const RUN_MAX: Duration = Duration::from_secs(3600);
 /// How often tokens are looked at, and whether all goes on.
 const LOOK: Duration = Duration::from_millis(25);
 
