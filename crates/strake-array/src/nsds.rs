@@ -62,8 +62,8 @@ struct NsdSlot {
     status: Mutex<NsdStatus>,
     route: RwLock<Route>,
     availability: AtomicU8,
-    /// When this client last stopped to read it; `None` if it did not since it began.
-    went: Mutex<Option<Duration>>,
+    /// When this client last stopped to read it, or began. Servers may have been started anew then.
+    went: Mutex<Duration>,
     /// Whether the metadata durably says that this NSD is not up.
     noted: AtomicBool,
     /// The boot number last seen; 0 for none.
@@ -218,7 +218,7 @@ pub(crate) fn is_nsd_fault(kind: ErrorKind) -> bool {
 }
 
 impl NsdSlot {
-    fn new(slot: &strake_proto::layout::Slot) -> NsdSlot {
+    fn new(slot: &strake_proto::layout::Slot, now: Duration) -> NsdSlot {
         NsdSlot {
             nsd: AtomicU32::new(slot.nsd.0),
             status: Mutex::new(slot.state.status),
@@ -227,7 +227,7 @@ impl NsdSlot {
                 NsdAvailability::Up => NsdAvailability::Down,
                 _ => NsdAvailability::Unrecovered,
             })),
-            went: Mutex::new(None),
+            went: Mutex::new(now),
             noted: AtomicBool::new(
                 slot.state.availability != NsdAvailability::Up
                     && !matches!(slot.state.status, NsdStatus::Deleted { .. }),
@@ -258,7 +258,7 @@ impl NsdSet {
         clock: Arc<dyn Clock>,
     ) -> NsdSet {
         let deleted = pool.deleted();
-        let slots = Slots::new(&pool.slots);
+        let slots = Slots::new(&pool.slots, clock.monotonic());
         let mut missed = Missed::new(slots.len());
         for (at, slot) in (0..).map(SlotIndex).zip(slots.iter()) {
             if slot.noted.load(Ordering::Acquire) {

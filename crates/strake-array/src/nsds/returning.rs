@@ -64,7 +64,7 @@ impl NsdSet {
             return;
         }
         if AVAILABILITIES[usize::from(before)].readable() && !availability.readable() {
-            *entry.went.lock() = Some(self.clock.monotonic());
+            *entry.went.lock() = self.clock.monotonic();
         }
         let (nsd, state) = (self.nsd(slot), name_of(availability));
         match availability {
@@ -79,14 +79,11 @@ impl NsdSet {
         port.into_iter().for_each(|port| port.abandon());
     }
 
-    /// Whether some NSD is away that this client could read less than `limit` ago. It may be back
-    /// soon.
+    /// Whether some NSD is away that may be back soon: this client could read it less than `limit`
+    /// ago, or began then.
     pub fn went_within(&self, limit: Duration) -> bool {
         let now = self.clock.monotonic();
-        let is_recent = |slot| {
-            let went = *self.slot(slot).went.lock();
-            went.is_some_and(|went| now.saturating_sub(went) < limit)
-        };
+        let is_recent = |slot| now.saturating_sub(*self.slot(slot).went.lock()) < limit;
         self.slots().any(|slot| !self.availability(slot).readable() && is_recent(slot))
     }
 

@@ -27,18 +27,18 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn new(slots: &[Slot]) -> Slots {
+    pub(super) fn new(slots: &[Slot], now: Duration) -> Slots {
         let most = slots.len().max(SLOTS_MAX);
         let entries = (0..most).map(|_| OnceLock::new()).collect();
         let made = Slots { entries, count: AtomicUsize::new(0) };
-        made.grow(slots);
+        made.grow(slots, now);
         made
     }
 
     /// Adds those of `slots` that are beyond the known ones. Called by one thread at a time.
-    fn grow(&self, slots: &[Slot]) {
+    fn grow(&self, slots: &[Slot], now: Duration) {
         for (entry, slot) in self.entries.iter().zip(slots).skip(self.len()) {
-            entry.get_or_init(|| Box::new(NsdSlot::new(slot)));
+            entry.get_or_init(|| Box::new(NsdSlot::new(slot, now)));
         }
         self.count.fetch_max(slots.len().min(self.entries.len()), Ordering::AcqRel);
     }
@@ -64,7 +64,7 @@ impl NsdSet {
             return;
         }
         let before = self.slots.len();
-        self.slots.grow(&configuration.pool.slots);
+        self.slots.grow(&configuration.pool.slots, self.clock.monotonic());
         self.map.store(configuration.pool.version.0, Ordering::Relaxed);
         *pool = configuration.pool;
         drop(pool);
