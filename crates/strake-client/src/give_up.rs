@@ -158,8 +158,8 @@ impl GiveUp for Mount {
         }
         error!(
             target: "tokens",
-            "changes of {count} files are lost, and all caches were dropped. Every use of this \
-             mount fails with EIO until it is mounted anew"
+            "changes of {count} files are lost, and all caches were dropped. Files that are open \
+             fail with EIO until they are opened again"
         );
     }
 

@@ -161,7 +161,7 @@ impl Lease {
 /// The error of every operation of a client that was declared dead.
 pub(crate) fn dead() -> Error {
     let detail = "this mount was declared dead, because the leader did not hear of it for longer \
-                  than a lease: unmount it, and mount it again";
+                  than a lease: it goes on by itself, and files that were open must be opened again";
     Error::new(ErrorKind::Io, detail)
 }
 

@@ -4,6 +4,7 @@
 //! Data flows one way: adapter ▶ `Vfs` ▶ page pool ▶ array (stripe ▶ NSD session).
 //!
 //! ```text
+//! lives                the lives of a mount that was declared dead, one after the other
 //! exclusion, vfs_impl  what repair needs of a mount; the calls of `Vfs`
 //! explain              what is known of a file
 //! client, tender       start and end; the threads that work in the background
@@ -57,6 +58,7 @@ mod give_up;
 mod inode;
 pub mod invalidate;
 mod lease;
+pub mod lives;
 mod locks;
 mod memory;
 pub mod mode;

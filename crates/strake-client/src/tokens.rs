@@ -165,6 +165,8 @@ pub struct Tokens {
     keeper: OnceLock<Weak<dyn GiveUp>>,
     givers: OnceLock<Workers<Job>>,
     lease: Lease,
+    /// This client was declared dead, and has nothing any more.
+    is_buried: Mutex<bool>,
     /// The locks of programs, which travel on the same way.
     pub(crate) locks: Arc<Locks>,
     following: Following,
@@ -285,6 +287,7 @@ impl Tokens {
             keeper,
             givers,
             lease,
+            is_buried: Mutex::new(false),
             locks,
             following,
         })
@@ -299,7 +302,9 @@ impl Tokens {
             match job {
                 Job::GiveUp(ino, limit) => tokens.give_up(ino, &limit),
                 Job::Linger(ino) => tokens.linger(ino),
-                Job::Bury => tokens.bury(),
+                Job::Bury => {
+                    tokens.bury();
+                }
             }
         });
         self.begin_following();

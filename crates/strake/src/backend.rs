@@ -340,6 +340,13 @@ impl Backend {
         }
     }
 
+    /// Ends the ways of a client that was declared dead.
+    pub(crate) fn leave(&self) {
+        if let Backend::Cluster(cluster) = self {
+            cluster.leave();
+        }
+    }
+
     /// Closes the disks or ends the server process. The caller has made everything durable before.
     ///
     /// # Errors

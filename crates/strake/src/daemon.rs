@@ -11,6 +11,7 @@ mod figures;
 mod health;
 mod in_force;
 mod known;
+mod life;
 mod listing;
 mod manage;
 mod metrics;
@@ -191,6 +192,10 @@ fn serve_until_told(args: &DaemonArgs) -> Result<()> {
         let daemon = Arc::downgrade(&daemon);
         move || manage::tend(&daemon)
     })?;
+    if let Some(lives) = daemon.lives.clone() {
+        let daemon = Arc::downgrade(&daemon);
+        start_thread("lives", move || life::live_on(&daemon, &lives))?;
+    }
     if let Some(listener) = metrics {
         let daemon = Arc::downgrade(&daemon);
         start_thread("metrics", move || metrics::serve(&listener, &daemon))?;

@@ -40,6 +40,7 @@ const CLIENT_LAYERS: &[&str] = &[
     "ops",
     "tender",
     "client",
+    "lives",
     "relocate",
     "exclusion",
     "explain",

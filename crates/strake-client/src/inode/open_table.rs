@@ -191,6 +191,16 @@ impl OpenTable {
         self.change(ino, |entry| entry.lookups = entry.lookups.saturating_sub(count));
     }
 
+    /// Takes over the lookups of a table whose inodes nobody else uses any more.
+    pub(crate) fn adopt(&self, other: &OpenTable) {
+        for (shard, old) in self.shards.iter().zip(&other.shards) {
+            let mut shard = shard.lock();
+            for (ino, entry) in old.lock().entries.iter().filter(|(_, entry)| entry.lookups > 0) {
+                shard.entries.entry(*ino).or_insert(Entry::UNUSED).lookups += entry.lookups;
+            }
+        }
+    }
+
     /// Whether lookups of an inode are counted.
     pub(crate) fn is_looked_up(&self, ino: Ino) -> bool {
         self.shard(ino).lock().entries.get(&ino).is_some_and(|entry| entry.lookups > 0)

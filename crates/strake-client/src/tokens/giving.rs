@@ -148,23 +148,34 @@ impl Tokens {
         is_done
     }
 
-    /// Drops all that a client has that was declared dead. The operations under way end before:
-    /// NSDs and the leader refuse what they ask for.
-    pub(super) fn bury(&self) {
-        let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) else { return };
+    /// Drops all that a client has that was declared dead, unless that was done. The operations
+    /// under way end before: NSDs and the leader refuse what they ask for. False if some of them
+    /// hang, or if the mount ends.
+    pub fn bury(&self) -> bool {
+        let mut is_buried = self.is_buried.lock();
+        if !*is_buried {
+            *is_buried = self.bury_now();
+        }
+        *is_buried
+    }
+
+    fn bury_now(&self) -> bool {
+        let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) else { return false };
         let end = self.clock.monotonic() + BURY_MAX;
         let mut state = self.state.lock();
         let waiting = self.observe.waiters.enter("operations of a dead mount", "");
         while state.active > 0 && !state.ended {
             if self.clock.monotonic() >= end {
                 error!(target: "tokens", "{} operations of this dead mount hang", state.active);
-                return;
+                return false;
             }
             self.changed.wait_for(&mut state, REPEAT);
         }
         drop(waiting);
+        let is_idle = state.active == 0;
         let files: Vec<Ino> = state.listed.iter().copied().collect();
         drop(state);
         keeper.bury(&files);
+        is_idle
     }
 }

@@ -220,6 +220,11 @@ impl ClusterBackend {
         Ok(disks_of_mount(&cluster, fs))
     }
 
+    /// Ends the way to the leader, which has declared this mount dead.
+    pub(super) fn leave(&self) {
+        self.ways.stop();
+    }
+
     /// Tells the leader that this node does not have the file system mounted any more. Everything
     /// is durable, unless this mount was declared dead.
     pub(super) fn finish(&self) -> Result<()> {

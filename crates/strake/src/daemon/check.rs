@@ -242,7 +242,7 @@ impl Daemon {
     }
 
     fn make_durable(&self, job: &Job) -> Result<()> {
-        let vfs = Arc::clone(&self.vfs);
+        let vfs = Arc::clone(&self.life().vfs);
         let _wait = self.observe.waiters.enter("a sync before a check", "");
         // A sync would tell of losses, and then the program that syncs next would not hear of them.
         let flush = move || vfs.flush_all().and_then(|_| vfs.flush_all()).map(drop);
@@ -258,7 +258,7 @@ impl Daemon {
     ) -> Result<()> {
         let name = &config.name;
         job.stage(format!("the strips of {name}"), 0)?;
-        let port = self.backend.port(NsdId(config.id));
+        let port = self.life().backend.port(NsdId(config.id));
         let there = port.and_then(|port| {
             let status = nsd_status(&*port, self.nsd_context()).ok()?;
             Some((port, status))
@@ -305,9 +305,9 @@ impl Daemon {
 
     fn check_metadata(&self, job: &Job, report: &mut CheckReport) -> Result<()> {
         let number = Rng::from_entropy()?.next_u64().max(1);
-        let meta = Arc::clone(&self.meta);
+        let meta = Arc::clone(&self.life().meta);
         let ender = Arc::new(move || drop(meta.query(&MetaQuery::EndCheck { number })));
-        match job.run_elsewhere(ender, || self.meta.query(&MetaQuery::CheckAs { number }))? {
+        match job.run_elsewhere(ender, || self.life().meta.query(&MetaQuery::CheckAs { number }))? {
             MetaReply::Checked(found) => {
                 report.inodes = found.inodes;
                 report.entries = found.entries;
@@ -319,7 +319,7 @@ impl Daemon {
     }
 
     fn check_strips(&self, job: &Job) -> Result<StripsChecked> {
-        let Some(cluster) = self.backend.cluster() else {
+        let Some(cluster) = self.life().backend.cluster() else {
             let found = self.manager()?.check_strips_while(&|files| job.go_on(files))?;
             return Ok(StripsChecked::from(found));
         };

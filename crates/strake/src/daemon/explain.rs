@@ -12,7 +12,7 @@ impl Daemon {
     /// # Errors
     /// Those of [`strake_client::client::StrakeVfs::explain`].
     pub(super) fn explain(&self, inode: u64, blocks: u64) -> Result<Explained> {
-        let view = self.vfs.explain(Ino(inode), blocks)?;
+        let view = self.life().vfs.explain(Ino(inode), blocks)?;
         let token = view.token.map(|held| match held {
             Some(strake_token::Mode::Shared) => "shared",
             Some(strake_token::Mode::Exclusive) => "exclusive",

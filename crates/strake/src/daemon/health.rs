@@ -57,7 +57,7 @@ impl Daemon {
             now: RealClock.wall().seconds,
             full_in: self.space_history.full_in(free),
             certificate_ends: self.certificate_ends(),
-            detours: self.backend.cluster().map(|cluster| cluster.detours()),
+            detours: self.life().backend.cluster().map(|cluster| cluster.detours()),
             show: &show,
             report: &report,
         };

@@ -17,10 +17,10 @@ use strake_proto::layout::{NsdAvailability, NsdStatus};
 impl Daemon {
     /// Who has the figures of listings.
     pub(super) fn sources(&self) -> Sources {
-        let (vfs, config, dir) = (Arc::clone(&self.vfs), self.config(), self.dir.clone());
-        let cluster = self.backend.cluster();
+        let (vfs, config, dir) = (Arc::clone(&self.life().vfs), self.config(), self.dir.clone());
+        let cluster = self.life().backend.cluster();
         Sources {
-            meta: Arc::clone(&self.meta),
+            meta: Arc::clone(&self.life().meta),
             space: Arc::new(move || vfs.statfs()),
             holders: Arc::new(move || match &cluster {
                 Some(cluster) => cluster.metadata_holders(),
@@ -32,7 +32,7 @@ impl Daemon {
 
     /// The file system, its settings and disks.
     pub(super) fn show(&self) -> Result<Show> {
-        let views = self.array.nsds();
+        let views = self.life().array.nsds();
         let listed: Vec<Listed> = views.iter().map(|view| self.listed(view)).collect();
         let mut seen = self.figures.look(&self.sources(), &listed)?;
         let (configuration, config) = (Arc::clone(&seen.configuration), self.config());
@@ -65,7 +65,7 @@ impl Daemon {
         Listed {
             nsd: view.nsd,
             name: self.nsd_name(view.nsd),
-            port: self.backend.port(view.nsd),
+            port: self.life().backend.port(view.nsd),
             should_answer: !away.contains(&view.state.availability),
         }
     }
@@ -104,7 +104,7 @@ impl Daemon {
             mended_pages: view.mended_pages,
             recovered_bytes: view.progress.map(|(done, _)| done),
             recovery_bytes: view.progress.map(|(_, total)| total),
-            fault: self.backend.fault_of(view.nsd),
+            fault: self.life().backend.fault_of(view.nsd),
         }
     }
 }

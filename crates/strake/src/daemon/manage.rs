@@ -68,7 +68,7 @@ impl Daemon {
             manager.delete_nsd(deletion)?;
         }
         manager.resume_rebalance()?;
-        let held: Vec<NsdId> = self.array.nsds().iter().map(|view| view.nsd).collect();
+        let held: Vec<NsdId> = self.life().array.nsds().iter().map(|view| view.nsd).collect();
         let coming = pending.map(|(replacement, _)| replacement.new);
         let mut config = self.config();
         let before = config.nsd.len();
@@ -82,10 +82,10 @@ impl Daemon {
     /// In a cluster the leader looks after replacements and deletions. This mount only learns the
     /// names of disks that have come, and forgets those that have gone.
     fn follow_list(&self) -> Result<()> {
-        let Some(cluster) = self.backend.cluster() else { return Ok(()) };
+        let Some(cluster) = self.life().backend.cluster() else { return Ok(()) };
         let mut config = self.config();
         let ids = |list: &[NsdConfig]| list.iter().map(|nsd| nsd.id).collect::<BTreeSet<u32>>();
-        let held: BTreeSet<u32> = self.array.nsds().iter().map(|view| view.nsd.0).collect();
+        let held: BTreeSet<u32> = self.life().array.nsds().iter().map(|view| view.nsd.0).collect();
         let before = ids(&config.nsd);
         if before == held {
             return Ok(());
@@ -101,14 +101,14 @@ impl Daemon {
 
     /// The way to an NSD; `None` if the NSD does not answer.
     fn answering(&self, nsd: NsdId) -> Option<Arc<dyn NsdPort>> {
-        let port = self.backend.port(nsd)?;
+        let port = self.life().backend.port(nsd)?;
         port.call(self.nsd_context(), &NsdRequest::Status, &[], &mut []).ok().map(|_| port)
     }
 
     /// Answers `strake disk suspend` and `resume`.
     pub(super) fn suspend_disk(&self, disk: &str, suspended: bool) -> Result<Value> {
         let view = self.view(disk)?;
-        let is_so = match self.backend.cluster() {
+        let is_so = match self.life().backend.cluster() {
             Some(cluster) => cluster.suspend_nsd(view.nsd, suspended)?,
             None => self.manager()?.set_suspended(view.nsd, suspended)?,
         };
@@ -127,7 +127,7 @@ impl Daemon {
     /// Answers `strake disk replace`: makes the new disk, waits until it answers, and begins the
     /// replacement.
     pub(super) fn replace_disk(&self, disk: &str, new: NewDisk, rate: u64) -> Result<Value> {
-        if let Some(cluster) = self.backend.cluster() {
+        if let Some(cluster) = self.life().backend.cluster() {
             let old = self.view(disk)?.nsd;
             let name = name_in_cluster(&format!("replace {disk}"), &new)?;
             let message = cluster.replace_nsd(old, &name, rate)?;
@@ -194,7 +194,7 @@ impl Daemon {
         size: Option<u64>,
         force: bool,
     ) -> Result<Value> {
-        if let Some(cluster) = self.backend.cluster() {
+        if let Some(cluster) = self.life().backend.cluster() {
             let named = disks.iter().map(|(_, given)| {
                 let given = Some(given.clone());
                 name_in_cluster("add", &NewDisk { path: None, size, force, given })
@@ -241,7 +241,7 @@ impl Daemon {
     /// disks, too.
     fn next_nsd(&self, config: &NodeConfig) -> u32 {
         let listed = config.nsd.iter().map(|nsd| nsd.id).max().unwrap_or(0);
-        listed.max(self.array.largest_nsd().0) + 1
+        listed.max(self.life().array.largest_nsd().0) + 1
     }
 
     /// Waits until a new NSD answers.
@@ -262,7 +262,7 @@ impl Daemon {
     /// Answers `strake disk delete`.
     pub(super) fn delete_disk(&self, disk: &str, rate: u64) -> Result<Value> {
         let view = self.view(disk)?;
-        if let Some(cluster) = self.backend.cluster() {
+        if let Some(cluster) = self.life().backend.cluster() {
             let message = cluster.delete_nsd(view.nsd, rate)?;
             return Ok(json!({ "disk": disk, "message": message }));
         }
@@ -338,13 +338,13 @@ impl Daemon {
     fn is_needed(&self, old: &NsdView) -> Result<bool> {
         let is_short =
             |view: &NsdView| view.nsd != old.nsd && view.state.availability != NsdAvailability::Up;
-        let short = self.array.nsds().iter().filter(|view| is_short(view)).count();
+        let short = self.life().array.nsds().iter().filter(|view| is_short(view)).count();
         Ok(short >= usize::from(self.code()?.parity))
     }
 
     /// Answers `strake fs scrub`.
     pub(super) fn scrub(&self, order: Order) -> Result<ScrubReport> {
-        match self.backend.cluster() {
+        match self.life().backend.cluster() {
             Some(cluster) => cluster.scrub(order),
             None => scrub::obey(self.manager()?, order),
         }
@@ -352,7 +352,7 @@ impl Daemon {
 
     /// Answers `strake fs rebalance`.
     pub(super) fn rebalance(&self, order: Order) -> Result<RebalanceReport> {
-        match self.backend.cluster() {
+        match self.life().backend.cluster() {
             Some(cluster) => cluster.rebalance(order),
             None => rebalance::obey(self.manager()?, order),
         }
@@ -360,7 +360,7 @@ impl Daemon {
 
     /// The state of the disk with that name.
     fn view(&self, disk: &str) -> Result<NsdView> {
-        let views = self.array.nsds();
+        let views = self.life().array.nsds();
         let found = views.iter().find(|view| self.nsd_name(view.nsd) == disk);
         found.cloned().ok_or_else(|| {
             let names: Vec<String> = views.iter().map(|view| self.nsd_name(view.nsd)).collect();
@@ -373,10 +373,10 @@ impl Daemon {
     pub(super) fn start_disk(&self, disk: &str) -> Result<Value> {
         self.view(disk)?;
         let end = RealClock.monotonic() + START_WAIT_MAX;
-        self.backend.kick();
+        self.life().backend.kick();
         match &self.manager() {
             Ok(manager) => manager.look_after_nsds(),
-            Err(_) => self.array.io.nsds().look_after(),
+            Err(_) => self.life().array.io.nsds().look_after(),
         }
         loop {
             let availability = self.view(disk)?.state.availability;

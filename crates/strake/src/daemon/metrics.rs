@@ -78,7 +78,7 @@ fn answer(mut stream: &TcpStream, daemon: &Daemon) -> Result<()> {
 impl Daemon {
     /// All metrics as text.
     pub(super) fn metrics(&self) -> Result<String> {
-        let pool = self.vfs.view().page_pool;
+        let pool = self.life().vfs.view().page_pool;
         let disks = self.observe.disks.sums();
         let sample = |view: NsdView| {
             let availability = view.state.availability;
@@ -90,7 +90,7 @@ impl Daemon {
             };
             (view.nsd, sample)
         };
-        let nsds: BTreeMap<NsdId, NsdSample> = self.array.nsds().into_iter().map(sample).collect();
+        let nsds: BTreeMap<NsdId, NsdSample> = self.life().array.nsds().into_iter().map(sample).collect();
         Ok(render(&Scene {
             fs: self.config().name,
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -39,7 +39,7 @@ impl Daemon {
 
     /// Adds what happened since the last time to the recent past.
     fn record_now(&self) {
-        let pool = self.vfs.view().page_pool;
+        let pool = self.life().vfs.view().page_pool;
         let sample = Sample {
             pool: PoolSample { budget: pool.budget, used: pool.used, dirty: pool.dirty },
             processor: processor(),
@@ -60,7 +60,7 @@ impl Daemon {
             own_ns: machine.own,
             received: machine.received,
             sent: machine.sent,
-            dirty_bytes: self.vfs.view().page_pool.dirty,
+            dirty_bytes: self.life().vfs.view().page_pool.dirty,
             waits: self.observe.waiters.snapshot_with_locks().len() as u64,
             ..Totals::default()
         };
@@ -91,7 +91,7 @@ impl Daemon {
     /// The NSDs in use, with all their bytes and the free ones.
     pub(super) fn space(&self) -> Vec<(NsdId, u64, u64)> {
         let in_use = |view: &NsdView| view.state.availability.writable() && view.total > 0;
-        let views = self.array.nsds().into_iter().filter(in_use);
+        let views = self.life().array.nsds().into_iter().filter(in_use);
         views.map(|view| (view.nsd, view.total, view.free)).collect()
     }
 
@@ -127,7 +127,7 @@ impl Daemon {
                 silent.push((node, nanos));
             }
         }
-        let nsds = self.array.nsds().into_iter().map(|view| view.nsd);
+        let nsds = self.life().array.nsds().into_iter().map(|view| view.nsd);
         let nsds: BTreeMap<NsdId, String> = nsds.map(|nsd| (nsd, self.nsd_name(nsd))).collect();
         let facts = Facts {
             nsds,

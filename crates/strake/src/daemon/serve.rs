@@ -3,28 +3,28 @@
 use super::check::{self, Checks};
 use super::figures::Figures;
 use super::known::Known;
+use super::life::{Life, Opened};
 use super::manage::NewDisk;
 use super::tokens::KnownTokens;
 use crate::admin::{FsCounters, Request, Status};
 use crate::assemble;
-use crate::backend::Backend;
 use crate::data_dir::{DataDir, NodeConfig};
 use crate::mounts;
 use crate::show::ShowMemory;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use strake_array::{Array, ArrayOptions, Exclusion};
-use strake_client::{StrakeVfs, Vfs};
+use strake_client::Vfs;
+use strake_client::lives::Lives;
 use strake_env::RealClock;
 use strake_env::net::UnixStream;
-use strake_env::sync::Mutex;
+use strake_env::sync::{Mutex, RwLock};
 use strake_fuse::{FuseMount, KernelOptions, MountOptions, StayAwake};
-use strake_manager::{Manager, after_crash};
+use strake_manager::Manager;
 use strake_observe::health::SpaceHistory;
 use strake_observe::{IoCounters, LinkRow, Observe};
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdContext;
-use strake_proto::{ByteCount, Code, Error, ErrorKind, NsdId, Result, SlotIndex};
+use strake_proto::{ByteCount, Code, Error, ErrorKind, NsdId, Result};
 
 /// A running file system.
 pub(crate) struct Daemon {
@@ -44,15 +44,14 @@ pub(crate) struct Daemon {
     pub(super) space_history: SpaceHistory,
     /// What the counters were when they were reset.
     counted: Mutex<IoCounters>,
-    pub(super) backend: Backend,
-    pub(super) meta: Arc<dyn MetaPort>,
     /// Declared before the array, which it repairs, so that its threads end first. In a cluster the
     /// leader has it.
     manager: Option<Manager>,
-    pub(super) array: Arc<Array>,
-    pub(super) vfs: Arc<StrakeVfs>,
+    pub(super) life: RwLock<Arc<Life>>,
+    /// The lives of a mount that others may declare dead.
+    pub(super) lives: Option<Arc<Lives>>,
     pub(super) mount: FuseMount,
-    stopped: Mutex<Option<u64>>,
+    pub(super) stopped: Mutex<Option<u64>>,
 }
 
 impl Daemon {
@@ -65,40 +64,15 @@ impl Daemon {
         let clock = RealClock::shared();
         let history = config.settings.number("io_history_size").unwrap_or(4096) as usize;
         let observe = Observe::new(Arc::clone(&clock), history);
-        let backend = Backend::open(dir, &config, &observe)?;
-        let meta = backend.meta();
-        let described = configuration(&*meta)?;
-        let pool = &described.pool;
-        let nsds = (0..).map(SlotIndex).zip(pool.slots.iter().map(|slot| backend.port(slot.nsd)));
-        let settings = client_settings(&config)?;
-        let (client, tokens) = backend.client();
-        let array = Array::open(ArrayOptions {
-            meta: Arc::clone(&meta),
-            nsds: nsds.collect(),
-            clock: Arc::clone(&clock),
-            observe: Arc::clone(&observe),
-            client,
-            io_threads: settings.io_threads,
-            beside_others: tokens.is_some(),
-            find: backend
-                .cluster()
-                .map(|cluster| Arc::new(move |nsd| cluster.port(nsd)) as strake_array::FindNsd),
-        })?;
-        let (vfs, manager) = match tokens {
-            Some(tokens) => {
-                (StrakeVfs::start_with_tokens(Arc::clone(&array), settings, tokens)?, None)
-            }
-            None => {
-                after_crash::recover(&array).map_err(|error| error.context("recovery at start"))?;
-                let vfs = StrakeVfs::start(Arc::clone(&array), settings)?;
-                let exclusion = Arc::clone(&vfs) as Arc<dyn Exclusion>;
-                (vfs, Some(Manager::start(Arc::clone(&array), exclusion)?))
-            }
+        let Opened { life, manager, described } = Life::open(dir, &config, &observe)?;
+        // A lone mount has one life, and pays for no more.
+        let lives = life.backend.cluster().map(|_| Arc::new(Lives::new(Arc::clone(&life.vfs))));
+        let vfs = match &lives {
+            Some(lives) => Arc::clone(lives) as Arc<dyn Vfs>,
+            None => Arc::clone(&life.vfs) as Arc<dyn Vfs>,
         };
-        backend.watch(&array)?;
         let options = mount_options(&config, kernel);
-        let mount =
-            FuseMount::mount(Arc::clone(&vfs) as Arc<dyn Vfs>, Arc::clone(&observe), &options)?;
+        let mount = FuseMount::mount(vfs, Arc::clone(&observe), &options)?;
         let daemon = Daemon {
             dir: dir.clone(),
             config: Mutex::new(config),
@@ -109,11 +83,9 @@ impl Daemon {
             observe,
             space_history: SpaceHistory::default(),
             counted: Mutex::default(),
-            backend,
-            meta,
             manager,
-            array,
-            vfs,
+            life: RwLock::new(life),
+            lives,
             mount,
             stopped: Mutex::new(None),
         };
@@ -141,7 +113,7 @@ impl Daemon {
     pub(super) fn change_config(&self, config: NodeConfig) -> Result<()> {
         self.dir.write_config(&config)?;
         *self.config.lock() = config;
-        self.backend.kick();
+        self.life().backend.kick();
         Ok(())
     }
 
@@ -152,7 +124,7 @@ impl Daemon {
 
     /// The redundancy code of new files.
     pub(super) fn code(&self) -> Result<Code> {
-        Ok(configuration(&*self.meta)?.code)
+        Ok(configuration(&*self.life().meta)?.code)
     }
 
     /// An NSD's name in listings.
@@ -180,11 +152,11 @@ impl Daemon {
         self.unmount(force)?;
         self.checks.stop(&self.observe.waiters);
         self.manager.iter().for_each(Manager::stop);
-        let flushed = self.vfs.shutdown().map(|report| report.bytes);
-        let is_dead = self.backend.client().1.is_some_and(|tokens| tokens.is_dead());
+        let life = self.life();
+        let flushed = life.vfs.shutdown().map(|report| report.bytes);
         // A mount that was declared dead has lost what was not durable, and its log says so.
-        let bytes = if is_dead { 0 } else { flushed? };
-        self.backend.finish()?;
+        let bytes = if life.is_dead() { 0 } else { flushed? };
+        life.backend.finish()?;
         *stopped = Some(bytes);
         Ok(bytes)
     }
@@ -216,7 +188,7 @@ impl Daemon {
             Request::Settings => encode(&self.settings_in_force()?),
             Request::Health => encode(&self.health()?),
             Request::Show => encode(&self.show()?),
-            Request::Sync => Ok(json!({ "flushedBytes": self.vfs.sync()? })),
+            Request::Sync => Ok(json!({ "flushedBytes": self.life().vfs.sync()? })),
             Request::Moved { mount } => {
                 self.change_config(NodeConfig { mount: mount.clone(), ..self.config() })?;
                 Ok(Value::Null)
@@ -272,18 +244,18 @@ impl Daemon {
 
     fn io_counters(&self, reset: bool) -> FsCounters {
         let operations = self.observe.operations.snapshot();
-        let now = IoCounters::of(&operations, self.array.meta.changes());
+        let now = IoCounters::of(&operations, self.life().array.meta.changes());
         let mut counted = self.counted.lock();
         if reset {
             *counted = now;
         }
-        let (config, disks) = (self.config(), self.array.nsds().len());
+        let (config, disks) = (self.config(), self.life().array.nsds().len());
         let (cluster, name) = (config.cluster, config.name);
         FsCounters { cluster, name, disks, counters: now.since(*counted) }
     }
 
     fn memory(&self) -> Result<ShowMemory> {
-        let view = self.vfs.view();
+        let view = self.life().vfs.view();
         Ok(ShowMemory {
             resident_bytes: strake_env::process::resident_bytes()?,
             pool_budget_bytes: view.page_pool.budget,
@@ -300,7 +272,7 @@ impl Daemon {
 
     /// Who asks NSDs past the array.
     pub(super) fn nsd_context(&self) -> NsdContext {
-        NsdContext { client: self.array.io.nsds().client(), ..NsdContext::default() }
+        NsdContext { client: self.life().array.io.nsds().client(), ..NsdContext::default() }
     }
 }
 

@@ -58,12 +58,12 @@ impl Daemon {
     }
 
     fn ask_tokens(&self) -> Result<Told<TokensView>> {
-        let Some(cluster) = self.backend.cluster() else {
+        let Some(cluster) = self.life().backend.cluster() else {
             let detail =
                 "one mount alone holds everything: only the mounts of a cluster have tokens";
             return Err(Error::new(ErrorKind::NotSupported, detail));
         };
-        let (meta, mount) = (Arc::clone(&self.meta), self.config().mount);
+        let (meta, mount) = (Arc::clone(&self.life().meta), self.config().mount);
         let question = self.tokens.ask(move || {
             let mut view = cluster.hot_tokens()?;
             let wanted = view.hot.iter().map(|file| Ino(file.inode)).collect();
@@ -112,7 +112,7 @@ impl Daemon {
 
     /// The name of this mount's node.
     fn own_node(&self) -> String {
-        self.backend.cluster().map(|cluster| cluster.own_name().to_owned()).unwrap_or_default()
+        self.life().backend.cluster().map(|cluster| cluster.own_name().to_owned()).unwrap_or_default()
     }
 }
 

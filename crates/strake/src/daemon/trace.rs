@@ -23,7 +23,7 @@ impl Daemon {
     }
 
     fn labels(&self, events: &[(u64, Event)]) -> Labels {
-        let nsds = self.array.nsds().into_iter().map(|view| view.nsd);
+        let nsds = self.life().array.nsds().into_iter().map(|view| view.nsd);
         let names: BTreeMap<NsdId, String> = nsds.map(|nsd| (nsd, self.nsd_name(nsd))).collect();
         self.observe.trace.labels(events, names)
     }
