@@ -1,0 +1,147 @@
+use super::*;
+use crate::coherence_test::{File, World, client};
+use crate::invalidate::{Dropping, Found, Outdated};
+use strake_env::sync::Mutex;
+use strake_proto::{ClientId, ErrorKind};
+use strake_token::port::ToClient;
+
+const ROOT: &Caller = &Caller::ROOT;
+const RW: OpenFlags = OpenFlags::READ_WRITE;
+
+/// A kernel that remembers what it was told.
+#[derive(Default)]
+struct Kernel(Mutex<Vec<Outdated>>);
+
+impl Invalidate for Kernel {
+    fn invalidate(&self, what: Outdated) -> Result<Dropping> {
+        self.0.lock().push(what.clone());
+        let (dropping, dropped) = Dropping::begin(what);
+        dropped.tell(Ok(Found::Something));
+        Ok(dropping)
+    }
+
+    fn can_drop_all_names(&self) -> bool {
+        true
+    }
+}
+
+/// The first of three mounts, with a file that all have open, and a kernel above.
+struct Rigged {
+    world: World,
+    file: File,
+    lives: Lives,
+    kernel: Arc<Kernel>,
+    handle: Handle,
+}
+
+impl Rigged {
+    fn new() -> Rigged {
+        let world = World::new("1", 1);
+        let kernel = Arc::new(Kernel::default());
+        let lives = Lives::new(Arc::clone(&world.mounts[0]));
+        lives.attach_adapter(Arc::clone(&kernel) as Arc<dyn Invalidate>);
+        let file = File::new(&world, "file".into());
+        let handle = lives.open(ROOT, file.ino, RW).expect("opened").handle;
+        Rigged { world, file, lives, kernel, handle }
+    }
+
+    /// The mount is declared dead, and what it held goes to others.
+    fn die(&self) {
+        self.world.tokens[0].declared_dead();
+        assert!(self.world.tokens[0].bury(), "no operation is under way");
+        self.world.leader.service().gone(client(0));
+    }
+
+    /// It begins the next life.
+    fn go_on(&self) -> ClientId {
+        let next = ClientId(client(0).0 + 100);
+        let (vfs, _) = self.world.rig.start_beside(&self.world.leader, next);
+        assert!(self.lives.begin(&vfs));
+        next
+    }
+
+    fn end(self, last: ClientId) {
+        self.lives.now().shutdown().expect("ends");
+        self.world.leader.service().gone(last);
+        for at in [1, 2] {
+            self.world.mounts[at].shutdown().expect("ends");
+            self.world.leader.service().gone(client(at));
+        }
+        self.world.leader.service().stop();
+    }
+}
+
+fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
+    result.expect_err("it is of an earlier life").kind()
+}
+
+#[test]
+fn a_dead_mount_goes_on_and_only_files_that_were_open_are_lost() {
+    let rigged = Rigged::new();
+    let Rigged { world, file, lives, kernel, handle } = &rigged;
+    let (ino, handle, mut out) = (file.ino, *handle, [0; 5]);
+    lives.write(handle, 0, b"first").expect("there is room");
+    lives.fsync(handle).expect("durable");
+    lives.write(handle, 0, b"never").expect("there is room");
+    rigged.die();
+    assert_eq!(kind(lives.getattr(ino)), ErrorKind::Io);
+    assert_eq!(kind(lives.fsync(handle)), ErrorKind::Io);
+    let dropped = |what: &Outdated| matches!(what, Outdated::Contents { ino: it, .. } if *it == ino);
+    assert!(kernel.0.lock().iter().any(dropped), "the kernel has its bytes no more");
+    assert!(kernel.0.lock().contains(&Outdated::AllNames));
+    let other = &world.mounts[1];
+    other.write(file.handles[1], 5, b" other").expect("there is room");
+
+    let last = rigged.go_on();
+    assert_eq!(lives.getattr(ino).expect("by its number").size, 11);
+    assert_eq!(kind(lives.read(handle, 0, &mut out)), ErrorKind::Io);
+    assert_eq!(kind(lives.write(handle, 0, b"late")), ErrorKind::Io);
+    assert_eq!(kind(lives.fsync(handle)), ErrorKind::Io);
+    let size = SetAttr { size: Some(0), ..SetAttr::default() };
+    assert_eq!(kind(lives.setattr(ROOT, ino, Some(handle), &size)), ErrorKind::Io);
+    let again = lives.open(ROOT, ino, RW).expect("opened again").handle;
+    assert_eq!(kind(lives.copy_range((handle, 0), (again, 0), 1)), ErrorKind::Io);
+    lives.release(handle);
+    assert_eq!(lives.read(again, 0, &mut out).expect("readable"), 5);
+    assert_eq!(&out, b"first", "what was synced, and nothing that was not");
+    lives.write(again, 0, b"again").expect("there is room");
+    assert_eq!(other.read(file.handles[1], 0, &mut out).expect("readable"), 5);
+    assert_eq!(&out, b"again");
+    lives.release(again);
+    rigged.end(last);
+}
+
+/// The kernel knows inodes from before. It is told of what others change of them, and not any more
+/// once it has forgotten them.
+#[test]
+fn what_the_kernel_looked_up_before_is_counted_in_the_next_life() {
+    let rigged = Rigged::new();
+    let Rigged { file, lives, .. } = &rigged;
+    lives.lookup(ROOT, Ino::ROOT, file.name.as_bytes()).expect("there");
+    rigged.die();
+    let last = rigged.go_on();
+    let table = &lives.now().mount.table;
+    assert!(table.is_looked_up(file.ino));
+    // Once when it was made, and once by its name.
+    lives.forget(file.ino, 2);
+    assert!(!table.is_looked_up(file.ino));
+    rigged.end(last);
+}
+
+/// The kernel must not keep a name that an earlier life has answered.
+#[test]
+fn a_name_that_was_asked_for_in_an_earlier_life_is_not_kept() {
+    let rigged = Rigged::new();
+    let Rigged { file, lives, .. } = &rigged;
+    let look = || lives.lookup(ROOT, Ino::ROOT, file.name.as_bytes()).expect("there");
+    let mark = lives.show_name(Ino::ROOT);
+    look();
+    assert!(lives.name_holds(Ino::ROOT, mark) > Some(Duration::ZERO));
+    rigged.die();
+    let last = rigged.go_on();
+    let before = lives.show_name(Ino::ROOT);
+    look();
+    assert!(lives.name_holds(Ino::ROOT, before) > Some(Duration::ZERO));
+    assert_eq!(lives.name_holds(Ino::ROOT, mark), Some(Duration::ZERO));
+    rigged.end(last);
+}

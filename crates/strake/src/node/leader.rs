@@ -10,7 +10,7 @@ use super::messages::{
     FsWanted, Grant, LeaderRequest, MountAnswer, NodeRequest, NodeState, StripsChecked,
 };
 use super::peer::introduce;
-use super::server::{Node, encode};
+use super::server::{Doing, Node, encode};
 use crate::backend::member::Member;
 use crate::cluster::{Change, Cluster, FsRecord, MountRecord, NodeNumber};
 use crate::rebalance;
@@ -337,7 +337,7 @@ impl Node {
             })
         });
         let fault = begun.err().map(|error| format!("{}: mounts wait: {error}", fs.name));
-        self.set_fault(fs.id, fault);
+        self.set_fault((fs.id, Doing::Mounts), fault);
     }
 
     fn check_strips(self: &Arc<Node>, fs: FsId, stop: &Stop) -> Result<StripsChecked> {

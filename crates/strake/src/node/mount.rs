@@ -1,7 +1,7 @@
 //! A node's mounts: each is a process of its own, with a data directory that has no disks.
 
 use super::messages::LeaderRequest;
-use super::server::{Node, wait_for_lock};
+use super::server::{Doing, Node, wait_for_lock};
 use super::serving::serving_peer;
 use crate::cluster::{Cluster, FsRecord};
 use crate::commands::down::take_down;
@@ -69,8 +69,11 @@ impl Node {
     /// A process that ended in order has told it already.
     pub(super) fn look_after_mounts(self: &Arc<Node>) {
         for fs in self.cluster().file_systems {
-            if self.serves(fs.id) && !fs.mounts.is_empty() {
-                self.work_for_mounts(fs.id);
+            match self.serves(fs.id) {
+                true if !fs.mounts.is_empty() => self.work_for_mounts(fs.id),
+                true => {}
+                // That is for the node that serves now.
+                false => self.set_fault((fs.id, Doing::Mounts), None),
             }
             if self.serves(fs.id)
                 && let Err(error) = self.tend_disks(fs.id)

@@ -53,6 +53,15 @@ const TEND_INTERVAL: Duration = Duration::from_secs(2);
 const PORT_WAIT_MAX: Duration = Duration::from_secs(2);
 const PORT_WAIT_STEP: Duration = Duration::from_millis(20);
 
+/// Something that a node does for a file system, and that may fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Doing {
+    /// It opens its disks.
+    Opening,
+    /// It works for mounts.
+    Mounts,
+}
+
 /// A node's server process; see the head of this file.
 pub(super) struct Node {
     pub(super) dir: NodeDir,
@@ -65,8 +74,8 @@ pub(super) struct Node {
     /// Checks under way that can be ended early.
     pub(super) stops: Stops,
     pub(super) served: Mutex<BTreeMap<FsId, Member>>,
-    /// Why file systems of this node are not served.
-    faults: Mutex<BTreeMap<FsId, String>>,
+    /// Why file systems of this node are not served, or their mounts wait.
+    faults: Mutex<BTreeMap<(FsId, Doing), String>>,
     pub(super) cluster: Arc<Mutex<Cluster>>,
     storing: Mutex<()>,
     /// This node's replica of the records, if it is of the quorum.
@@ -400,27 +409,27 @@ impl Node {
                 }
                 Err(error) => Some(format!("{} is not served: {error}", fs.name)),
             };
-            self.set_fault(fs.id, fault);
+            self.set_fault((fs.id, Doing::Opening), fault);
         }
     }
 
     /// Forgets what was wrong with file systems that were deleted.
     pub(super) fn forget_faults(&self, cluster: &Cluster) {
-        self.faults.lock().retain(|fs, _| cluster.fs(*fs).is_some());
+        self.faults.lock().retain(|(fs, _), _| cluster.fs(*fs).is_some());
     }
 
     /// Notes what is wrong with a file system here, or that nothing is. The log says it once.
-    pub(super) fn set_fault(&self, fs: FsId, fault: Option<String>) {
+    pub(super) fn set_fault(&self, what: (FsId, Doing), fault: Option<String>) {
         let mut faults = self.faults.lock();
-        let before = faults.get(&fs).cloned();
+        let before = faults.get(&what).cloned();
         match fault {
             Some(fault) => {
                 if before.as_ref() != Some(&fault) {
                     error!(target: "node", "{fault}");
                 }
-                faults.insert(fs, fault);
+                faults.insert(what, fault);
             }
-            None => drop(faults.remove(&fs)),
+            None => drop(faults.remove(&what)),
         }
     }
 
