@@ -17,7 +17,6 @@ use super::cluster_copies::{FILES, make_three};
 use super::cluster_disks::{is_free, make_node, verify, wait_until};
 use super::cluster_first::{NODES, Place, make_nsds};
 use super::cluster_mounts::{at, kill_node, mount};
-use super::held::EIO;
 use super::session::Session;
 use super::writer::contents;
 use std::fs;
@@ -104,14 +103,11 @@ fn recovered(place: &Place<'_>, checks: &mut Checks, lost: &str) -> Result<(), S
         checks.hold(&format!("it says: {wanted}"), said.contains(wanted), || said.clone());
     }
     place.succeeds("start-n1", place.on("n1", "node start"))?;
-    let ends = wait_until(|| {
+    let goes_on = wait_until(|| {
         let looked = fs::read_dir(at(place, "n1")).map(drop);
-        let is_dead = looked.as_ref().is_err_and(|error| error.raw_os_error() == Some(EIO));
-        Ok((is_dead, format!("{looked:?}")))
+        Ok((looked.is_ok(), format!("{looked:?}")))
     });
-    checks.record("a mount of before fails every operation", ends);
-    place.succeeds("umount-n1", place.on("n1", "fs umount demo -N n1 --force"))?;
-    mount(place, "n1")?;
+    checks.record("a mount of before goes on", goes_on);
     let found = (0..FILES).try_for_each(|file| verify(place, "n1", file));
     checks.record("every file that was synced is whole", found);
     Ok(())

@@ -1,6 +1,6 @@
 //! Files that a mount holds exclusively while its node dies, is paused or is cut off. The other
-//! mounts must have them soon. When the mount wakes up it changes nothing and shows nothing: every
-//! operation fails with EIO until it is mounted anew.
+//! mounts must have them soon. When the mount wakes up it goes on by itself: the file that is open
+//! gives EIO, nothing that was written to it comes after what others wrote, and paths lead to that.
 //!
 //! What a test asks of a mount may hang, so a thread of its own asks, and is left behind when the
 //! time is up.
@@ -9,6 +9,7 @@
 //! closes its files in it, and would wait there for the mount that stands still. Whoever reads that
 //! process's command line waits too.
 
+use super::command::pause;
 use super::session::Session;
 use super::writer::contents;
 use crate::runner::now;
@@ -28,6 +29,10 @@ pub(crate) const COMMAND: &str = "suites-holder";
 const FREE_MAX: Duration = Duration::from_secs(25);
 /// A mount that wakes up must have learnt of its death by then.
 const HEARD_MAX: Duration = Duration::from_secs(20);
+/// Between two attempts.
+const LOOK: Duration = Duration::from_millis(100);
+/// A file that the mount makes when it goes on.
+const NEXT: &str = "of-the-next-life";
 const BYTES: usize = 9 << 20;
 /// The part of `begun` that was synced.
 const SYNCED: usize = 4 << 20;
@@ -78,7 +83,7 @@ fn errno(outcome: &io::Result<()>) -> i32 {
     outcome.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(-1))
 }
 
-pub(super) const EIO: i32 = 5;
+const EIO: i32 = 5;
 
 fn text(what: &Path) -> impl Fn(io::Error) -> String + '_ {
     move |error| format!("{}: {error}", what.display())
@@ -151,22 +156,30 @@ impl Held {
         Ok(now() - start)
     }
 
-    /// The mount, which has woken up, fails everything with EIO.
-    pub(super) fn fails_everything(mut self) -> Result<Held, String> {
-        let ([synced, _], mount) = (self.names(), self.mount.clone());
+    /// The mount, which has woken up, goes on. The file that is open gives EIO, before and after.
+    pub(super) fn goes_on(mut self) -> Result<Held, String> {
         within(HEARD_MAX, move || {
-            writeln!(self.orders).map_err(|error| error.to_string())?;
-            let answer = self.answer()?;
-            if answer != format!("write {EIO}, fsync {EIO}, read {EIO}") {
-                return Err(format!("an open file gives {answer}"));
+            self.is_lost()?;
+            // For a moment the mount may have no new life yet.
+            while let Err(error) = File::create(self.mount.join(NEXT)) {
+                if error.raw_os_error() != Some(EIO) {
+                    return Err(format!("create gives {error}"));
+                }
+                pause(LOOK);
             }
-            let read = errno(&fs::read(mount.join(synced)).map(drop));
-            let create = errno(&File::create(mount.join("of-a-dead-mount")).map(drop));
-            match (read, create) {
-                (EIO, EIO) => Ok(self),
-                other => Err(format!("read and create give {other:?}")),
-            }
+            self.is_lost()?;
+            let mount = self.mount.clone();
+            self.is_unchanged_on(&[mount])?;
+            Ok(self)
         })
+    }
+
+    fn is_lost(&mut self) -> Result<(), String> {
+        writeln!(self.orders).map_err(|error| error.to_string())?;
+        match self.answer()? {
+            answer if answer == format!("write {EIO}, fsync {EIO}, read {EIO}") => Ok(()),
+            answer => Err(format!("a file that was open gives {answer}")),
+        }
     }
 
     /// Closes what the mount has open, so that it can be unmounted.
@@ -177,15 +190,14 @@ impl Held {
         if ended.success() { Ok(()) } else { Err(format!("the holder: {ended}")) }
     }
 
-    /// Both files are as the others have written them, on these mounts.
+    /// Both files are as the others have written them, on these mounts. What the mount makes after
+    /// it woke up is there.
     pub(super) fn is_unchanged_on(&self, mounts: &[PathBuf]) -> Result<(), String> {
         for mount in mounts {
             for name in self.names() {
                 is_whole(&mount.join(name), self.salt + 1000, BYTES)?;
             }
-            if mount.join("of-a-dead-mount").exists() {
-                return Err("the dead mount has made a file".to_owned());
-            }
+            fs::metadata(mount.join(NEXT)).map_err(text(&mount.join(NEXT)))?;
         }
         Ok(())
     }
