@@ -16,6 +16,7 @@ use crate::settings::Settings;
 use crate::tender::{Background, tend_now};
 use crate::timings::{SendTimings, Timings};
 use crate::tokens::Tokens;
+use crate::vfs::Handle;
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
@@ -185,6 +186,11 @@ impl StrakeVfs {
     /// long enough by the clock, runs a round, and applies range deletions.
     pub fn tend(&self) {
         tend_now(&self.mount);
+    }
+
+    /// The open handles that may write, and their files.
+    pub(crate) fn writers(&self) -> impl Iterator<Item = (Handle, Ino)> {
+        self.files.all().filter(|(_, it)| it.flags.write).map(|(handle, it)| (handle, it.inode.ino))
     }
 
     /// Counts of what is in memory.

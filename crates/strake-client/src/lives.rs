@@ -10,6 +10,9 @@
 //! not believed: the burial waits for its operations, and has the caches drop all that they
 //! answered ([`Tokens::bury`](crate::Tokens::bury)). Handles and the marks of names carry the
 //! number of their life.
+//!
+//! **A program may store to pages that it mapped in an earlier life.** Its handle may write, so
+//! later lives have pages of that file only under its exclusive token, until it is closed.
 
 use crate::client::StrakeVfs;
 use crate::invalidate::Invalidate;
@@ -19,10 +22,11 @@ use crate::vfs::{
     DirItem, Entry, FallocateMode, Handle, LockDone, LockHeld, LockWant, MakeNode, NameMark,
     OpenFlags, Opened, SeekFor, SetAttr, Vfs,
 };
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use strake_env::sync::RwLock;
+use strake_env::sync::{Mutex, RwLock};
 use strake_proto::meta::{Cookie, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, Ino, Result, StatFs};
 
@@ -48,13 +52,16 @@ struct Life {
 /// See the head of this file.
 pub struct Lives {
     now: RwLock<Life>,
+    /// The files of open handles of earlier lives that may write.
+    strays: Mutex<HashMap<Handle, Ino>>,
     adapter: OnceLock<Arc<dyn Invalidate>>,
 }
 
 impl Lives {
     /// The first life.
     pub fn new(vfs: Arc<StrakeVfs>) -> Lives {
-        Lives { now: RwLock::new(Life { number: 0, vfs }), adapter: OnceLock::new() }
+        let now = RwLock::new(Life { number: 0, vfs });
+        Lives { now, strays: Mutex::default(), adapter: OnceLock::new() }
     }
 
     /// Goes on with the next life. The one before is buried. False if there were too many.
@@ -64,6 +71,12 @@ impl Lives {
         vfs.set_mode(now.vfs.mode());
         if let Some(adapter) = self.adapter.get() {
             vfs.attach_adapter(Arc::clone(adapter));
+        }
+        let mut strays = self.strays.lock();
+        let life = now.number;
+        strays.extend(now.vfs.writers().map(|(it, ino)| (Handle(with_life(it.0, life)), ino)));
+        if let Some(tokens) = &vfs.mount.tokens {
+            strays.values().for_each(|ino| tokens.stray_found(*ino));
         }
         // The adapter knows these inodes still, and gives its lookups back to this life.
         vfs.mount.table.adopt(&now.vfs.mount.table);
@@ -275,9 +288,14 @@ impl Vfs for Lives {
     }
 
     fn release(&self, handle: Handle) {
-        // Handles of earlier lives went with these.
-        if let Ok((vfs, handle)) = self.of(handle) {
-            vfs.release(handle);
+        // No life begins meanwhile.
+        let now = self.now.read();
+        if let Some(own) = of_life(handle.0, now.number) {
+            return now.vfs.release(Handle(own));
+        }
+        let stray = self.strays.lock().remove(&handle);
+        if let (Some(ino), Some(tokens)) = (stray, &now.vfs.mount.tokens) {
+            tokens.stray_closed(ino);
         }
     }
 

@@ -3,6 +3,7 @@ use crate::coherence_test::{File, World, client};
 use crate::invalidate::{Dropping, Found, Outdated};
 use strake_env::sync::Mutex;
 use strake_proto::{ClientId, ErrorKind};
+use strake_token::Mode;
 use strake_token::port::ToClient;
 
 const ROOT: &Caller = &Caller::ROOT;
@@ -143,5 +144,30 @@ fn a_name_that_was_asked_for_in_an_earlier_life_is_not_kept() {
     look();
     assert!(lives.name_holds(Ino::ROOT, before) > Some(Duration::ZERO));
     assert_eq!(lives.name_holds(Ino::ROOT, mark), Some(Duration::ZERO));
+    rigged.end(last);
+}
+
+/// A program mapped the file in an earlier life, and may store to its pages still.
+#[test]
+fn pages_are_had_exclusively_while_a_handle_of_an_earlier_life_may_store_to_them() {
+    let rigged = Rigged::new();
+    let Rigged { world, file, lives, handle, .. } = &rigged;
+    lives.write(*handle, 0, &[1; 4096]).expect("there is room");
+    lives.fsync(*handle).expect("durable");
+    rigged.die();
+    let last = rigged.go_on();
+    let (ino, read_only) = (file.ino, OpenFlags { write: false, ..RW });
+    let reader = lives.open(ROOT, ino, read_only).expect("opened").handle;
+    let fills = || {
+        world.mounts[1].read(file.handles[1], 0, &mut [0; 10]).expect("readable");
+        lives.fill(reader, 0, &mut [0; 4096]).expect("readable");
+        lives.now().mount.tokens.as_ref().and_then(|tokens| tokens.held(ino))
+    };
+    assert_eq!(fills(), Some(Mode::Exclusive));
+    // The test's own handle, and that of the file on the first mount.
+    lives.release(*handle);
+    lives.release(file.handles[0]);
+    assert_eq!(fills(), Some(Mode::Shared));
+    lives.release(reader);
     rigged.end(last);
 }

@@ -127,6 +127,8 @@ struct State {
     /// The reads that wait to fill pages.
     filling: BTreeMap<UseId, (Ino, Range<u64>)>,
     handles: HashMap<Ino, Handles>,
+    /// How many handles that may write a file are left of earlier lives of this mount.
+    strays: HashMap<Ino, u32>,
     /// Files whose tokens were granted, in that order, each once.
     granted: VecDeque<Ino>,
     listed: HashSet<Ino>,
@@ -266,6 +268,7 @@ impl Tokens {
             lingering: Lingering::default(),
             filling: BTreeMap::new(),
             handles: HashMap::new(),
+            strays: HashMap::new(),
             granted: VecDeque::new(),
             listed: HashSet::new(),
             files_max,
@@ -523,6 +526,22 @@ impl Tokens {
         self.perform(todo);
     }
 
+    /// A handle of an earlier life of this mount may write a file. It is open until
+    /// [`Tokens::stray_closed`].
+    pub(crate) fn stray_found(&self, ino: Ino) {
+        *self.state.lock().strays.entry(ino).or_default() += 1;
+    }
+
+    /// See [`Tokens::stray_found`].
+    pub(crate) fn stray_closed(&self, ino: Ino) {
+        let mut state = self.state.lock();
+        let count = state.strays.get_mut(&ino).expect("invariant: it was found");
+        *count -= 1;
+        if *count == 0 {
+            state.strays.remove(&ino);
+        }
+    }
+
     /// A file has no name, or may have none: if no handle of it is open, the leader hears so now.
     /// It removes the file when the last client has.
     pub(crate) fn let_go(&self, ino: Ino) {
@@ -729,6 +748,7 @@ impl State {
     /// Whether a handle of this client may write a file.
     fn is_written(&self, ino: Ino) -> bool {
         self.handles.get(&ino).is_some_and(|handles| handles.writing > 0)
+            || self.strays.contains_key(&ino)
     }
 
     /// The time from which on a read or write is served, if its file is being given up and the

@@ -271,6 +271,14 @@ impl<T> HandleTable<T> {
         self.shard(handle).write().remove(&handle.0)
     }
 
+    /// All open handles.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Handle, Arc<T>)> {
+        self.shards.iter().flat_map(|shard| {
+            let open = shard.read();
+            open.iter().map(|(handle, open)| (Handle(*handle), Arc::clone(open))).collect::<Vec<_>>()
+        })
+    }
+
     /// The number of open handles.
     pub(crate) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.read().len()).sum()
