@@ -16,19 +16,20 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// What the user does with files. The script first changes into the mount.
 const USE: &str = "set -e
+fails() { if \"$@\"; then echo \"$* succeeded\"; exit 1; fi; }
 echo text > file && test \"$(cat file)\" = text
 mkdir -p a/b && mv file a/b/moved && ln a/b/moved hard && ln -s a/b/moved link
 test \"$(cat link)\" = text && test \"$(stat -c %h hard)\" = 2
 head -c 3000000 /dev/urandom > large && cp large copy && sync large && cmp large copy
 setfattr -n user.colour -v blue large && getfattr -n user.colour large
 chmod 640 large && touch -d '2001-02-03 04:05:06 UTC' copy && rm hard
-! mknod device c 1 3
-! chown root large
-! setfattr -n trusted.key -v 1 large
+fails mknod device c 1 3
+fails chown root large
+fails setfattr -n trusted.key -v 1 large
 ";
 
-/// What others may do, in a mount namespace whose `/etc/fuse.conf` is the file `conf`. The words are
-/// the user's number and group, and the program.
+/// What others may do, in a mount namespace whose `/etc/fuse.conf` is the file `conf`. The words
+/// are the user's number and group, and the program.
 const OTHERS: &str = "set -eu
 as() {
     number=$1 group=$2; shift 2
