@@ -147,8 +147,14 @@ impl Worker {
             _ => FallocateMode::PunchHole,
         };
         let file = &mut self.files[at];
-        self.vfs.fallocate(file.handle, start as u64..end as u64, mode).expect("punched");
         let size = file.bytes.len();
+        let done = self.vfs.fallocate(file.handle, start as u64..end as u64, mode);
+        if mode != FallocateMode::PunchHole && keep_size && end > size {
+            let refused = done.expect_err("no space is kept beyond the end");
+            assert_eq!(refused.kind(), ErrorKind::NotSupported);
+            return;
+        }
+        done.expect("punched");
         if !matches!(mode, FallocateMode::Allocate { .. }) && start < size {
             fill(&mut file.bytes, start, end.min(size), |_| 0);
         }

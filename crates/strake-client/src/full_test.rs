@@ -375,19 +375,39 @@ fn what_does_not_fit_is_not_allocated() {
     let vfs = rig.start(0);
     let (ino, handle) = create(&vfs, "f");
     let free = vfs.statfs().expect("answers").free;
-    for keep_size in [true, false] {
-        let allocate = FallocateMode::Allocate { keep_size };
-        let refused = vfs.fallocate(handle, 0..2 * free, allocate).expect_err("too much");
-        assert_eq!(refused.kind(), ErrorKind::NoSpace);
-        assert_eq!(vfs.getattr(ino).expect("attr").size, 0);
-    }
+    let allocate = FallocateMode::Allocate { keep_size: false };
+    let refused = vfs.fallocate(handle, 0..2 * free, allocate).expect_err("too much");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    assert_eq!(vfs.getattr(ino).expect("attr").size, 0);
     assert_eq!(vfs.statfs().expect("answers").free, free);
     // A file with a hole: the hole alone gets space, and the size stays.
     vfs.write(handle, 3 * BLOCK as u64, b"end").expect("written");
     let allocate = FallocateMode::Allocate { keep_size: true };
-    vfs.fallocate(handle, 0..4 * BLOCK as u64, allocate).expect("there is room");
+    vfs.fallocate(handle, 0..3 * BLOCK as u64 + 3, allocate).expect("there is room");
     let attr = vfs.getattr(ino).expect("attr");
     assert_eq!(attr.size, 3 * BLOCK as u64 + 3);
     assert!(attr.allocated >= 3 * BLOCK as u64, "{}", attr.allocated);
+    vfs.shutdown().expect("ended");
+}
+
+#[test]
+fn space_beyond_the_end_of_a_file_is_refused_where_it_could_not_be_kept() {
+    let rig = Rig::new("2x", 3);
+    let vfs = rig.start(0);
+    let (ino, handle) = create(&vfs, "f");
+    vfs.write(handle, 0, &[7; 1000]).expect("written");
+    vfs.fsync(handle).expect("synced");
+    for keep_size in
+        [FallocateMode::Allocate { keep_size: true }, FallocateMode::ZeroRange { keep_size: true }]
+    {
+        for range in [1000..1001, 0..BLOCK as u64, BLOCK as u64..2 * BLOCK as u64] {
+            let refused = vfs.fallocate(handle, range, keep_size).expect_err("no promise");
+            assert_eq!(refused.kind(), ErrorKind::NotSupported);
+        }
+        assert_eq!(read(&vfs, handle, 0, 1001), [7; 1000], "nothing was done");
+        vfs.fallocate(handle, 999..1000, FallocateMode::Allocate { keep_size: true })
+            .expect("in it");
+    }
+    assert_eq!(vfs.getattr(ino).expect("attr").size, 1000);
     vfs.shutdown().expect("ended");
 }

@@ -128,14 +128,14 @@ pub struct DirItem {
 pub enum FallocateMode {
     /// Allocates. Extends the file unless `keep_size`.
     Allocate {
-        /// Leaves the size as it is.
+        /// Leaves the size as it is. `NotSupported` for a range that ends beyond the file.
         keep_size: bool,
     },
     /// Makes a hole. Never changes the size.
     PunchHole,
     /// Zeros a range. Extends the file unless `keep_size`.
     ZeroRange {
-        /// Leaves the size as it is.
+        /// As in `Allocate`.
         keep_size: bool,
     },
 }

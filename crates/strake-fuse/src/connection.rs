@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
 use std::ffi::CString;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use strake_proto::{Error, ErrorKind, Result};
 use tracing::warn;
 
@@ -72,10 +72,11 @@ fn mount_as_user(name: &str, path: &Path, kept: &KernelOptions) -> Result<OwnedF
             .map_err(host)?;
     let mut options = format!("fsname={name},subtype=strake,default_permissions");
     kept.words().iter().for_each(|word| options.extend([",", word]));
-    let mut child = Command::new("fusermount3")
+    let child = Command::new("fusermount3")
         .args(["-o", &options, "--"])
         .arg(path)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| {
             Error::from(error).context("fusermount3 cannot be run (install fuse3, or be root)")
@@ -90,7 +91,7 @@ fn mount_as_user(name: &str, path: &Path, kept: &KernelOptions) -> Result<OwnedF
         &mut ancillary,
         RecvFlags::CMSG_CLOEXEC,
     );
-    let status = child.wait()?;
+    let ended = child.wait_with_output()?;
     received.map_err(host)?;
     ancillary
         .drain()
@@ -99,10 +100,10 @@ fn mount_as_user(name: &str, path: &Path, kept: &KernelOptions) -> Result<OwnedF
             _ => None,
         })
         .ok_or_else(|| {
-            Error::new(
-                ErrorKind::Io,
-                format!("fusermount3 did not mount at {} ({status})", path.display()),
-            )
+            let said = String::from_utf8_lossy(&ended.stderr);
+            let (path, said, status) = (path.display(), said.trim(), ended.status);
+            let detail = format!("fusermount3 did not mount at {path} ({status}): {said}");
+            Error::new(ErrorKind::Io, detail)
         })
 }
 

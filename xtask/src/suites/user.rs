@@ -16,15 +16,36 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// What the user does with files. The script first changes into the mount.
 const USE: &str = "set -e
+fails() { if \"$@\"; then echo \"$* succeeded\"; exit 1; fi; }
 echo text > file && test \"$(cat file)\" = text
 mkdir -p a/b && mv file a/b/moved && ln a/b/moved hard && ln -s a/b/moved link
 test \"$(cat link)\" = text && test \"$(stat -c %h hard)\" = 2
 head -c 3000000 /dev/urandom > large && cp large copy && sync large && cmp large copy
 setfattr -n user.colour -v blue large && getfattr -n user.colour large
 chmod 640 large && touch -d '2001-02-03 04:05:06 UTC' copy && rm hard
-! mknod device c 1 3
-! chown root large
-! setfattr -n trusted.key -v 1 large
+fails mknod device c 1 3
+fails chown root large
+fails setfattr -n trusted.key -v 1 large
+";
+
+/// What others may do, in a mount namespace whose `/etc/fuse.conf` is the file `conf`. The words
+/// are the user's number and group, and the program.
+const OTHERS: &str = "set -eu
+as() {
+    number=$1 group=$2; shift 2
+    setpriv --reuid=$number --regid=$group --clear-groups env -i PATH=$PATH HOME=$PWD \"$@\"
+}
+up() { as $1 $2 $3 up --data data --mount mnt -o allow_other; }
+: > conf; mount --bind conf /etc/fuse.conf
+if up $1 $2 $3 2> why; then echo 'the host permits nothing'; exit 1; fi
+grep user_allow_other why
+echo user_allow_other > conf
+up $1 $2 $3
+as $1 $2 sh -c 'echo text > mnt/open; echo text > mnt/own; chmod 644 mnt/open; chmod 600 mnt/own'
+cat mnt/own; as 65534 65534 cat mnt/open
+if as 65534 65534 cat mnt/own 2> why; then echo 'modes are not obeyed'; exit 1; fi
+grep 'Permission denied' why
+as $1 $2 $3 down --data data
 ";
 
 struct User<'a> {
@@ -125,6 +146,11 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
             checks.record("all is there", same);
         }
     }
+    let mut others = session.command("unshare");
+    others.args(["-m", "sh", "-c", OTHERS, "sh"]).current_dir(&user.root);
+    others.args([user.ids.0.to_string(), user.ids.1.to_string()]).arg(&user.strake);
+    let others = user.run("others", &mut others).map(drop);
+    checks.record("others see it with allow_other, where the host permits that", others);
     let log = std::fs::read_to_string(user.root.join("data/strake.log")).unwrap_or_default();
     checks.hold("the log says who took it down", !log.contains("was taken away"), || log.clone());
     Ok(())

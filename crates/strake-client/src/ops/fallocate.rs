@@ -6,7 +6,7 @@
 //! An allocation writes zeros where the file has nothing. So the space is counted as used, on each
 //! disk that it will take, and outlives restarts. Writing over it needs no more room than any
 //! overwriting does (docs/decisions/0019, 0030, 0049). Beyond the end of the file nothing can be
-//! stored. There an allocation with `keep_size` only checks that there is room now.
+//! stored, so an allocation with `keep_size` is refused there: what it promised could not be kept.
 
 use crate::data::of::Of;
 use crate::flush::make_room::with_room;
@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use strake_proto::limits::{FILE_BYTES_MAX, UNIT_BYTES};
 use strake_proto::meta::MetaOp;
-use strake_proto::{BlockIndex, ErrorKind, ObjectLayout, Result};
+use strake_proto::{BlockIndex, Error, ErrorKind, ObjectLayout, Result};
 
 impl Of<'_> {
     /// See [`FallocateMode`].
@@ -33,6 +33,13 @@ impl Of<'_> {
 
     fn fallocate_once(&self, range: Range<u64>, mode: FallocateMode) -> Result<()> {
         match mode {
+            FallocateMode::Allocate { keep_size: true }
+            | FallocateMode::ZeroRange { keep_size: true }
+                if range.end > self.file.size() =>
+            {
+                let detail = "space beyond the end of a file cannot be kept for it";
+                Err(Error::new(ErrorKind::NotSupported, detail))
+            }
             FallocateMode::Allocate { keep_size } => {
                 let new = range.end.saturating_sub(range.start.max(self.file.size()));
                 if !self.mount.array.room.would_fit(new) {

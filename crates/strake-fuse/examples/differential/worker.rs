@@ -200,7 +200,14 @@ impl Worker {
             }
             "fallocate" => {
                 let (mode, offset) = (words.number::<i32>(), words.number::<i64>());
-                call!(SYS_fallocate, file, mode, offset, words.number::<i64>()).map(told)
+                let length = words.number::<i64>();
+                // XFS keeps space beyond the end of a file. Ours refuses that.
+                let keeps = mode == libc::FALLOC_FL_KEEP_SIZE
+                    || mode == libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_ZERO_RANGE;
+                if keeps && is_regular(file)? && offset + length > fstat(file)?.st_size {
+                    return Ok("beyond the end".to_owned());
+                }
+                call!(SYS_fallocate, file, mode, offset, length).map(told)
             }
             "holes" => holes(file, words.number()),
             "copy" => {

@@ -12,12 +12,17 @@ use strake_proto::{Error, ErrorKind, Result};
 /// A document: its name as a topic, what it is about, and its text.
 struct Topic(&'static str, &'static str, &'static str);
 
-const TOPICS: [Topic; 11] = [
+const TOPICS: [Topic; 12] = [
     Topic("start", "what Strake is, and the first hour", include_str!("../../../../README.md")),
     Topic(
         "operating",
         "daily work: disks, mounts, settings, waits",
         include_str!("../../../../docs/operating.md"),
+    ),
+    Topic(
+        "packages",
+        "packages, start at boot, upgrades",
+        include_str!("../../../../docs/operating/packages.md"),
     ),
     Topic(
         "why-slow",
