@@ -103,6 +103,8 @@ mod known_test;
 #[cfg(test)]
 mod late_mount_test;
 #[cfg(test)]
+mod leaving_test;
+#[cfg(test)]
 mod lock_test;
 #[cfg(test)]
 mod mapped_test;
