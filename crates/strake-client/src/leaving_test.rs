@@ -36,7 +36,12 @@ enum Part {
 
 /// Puts right what was left. `leave` is called once in that part of it, just before it is asked
 /// whether the file belongs to what is put right.
-fn recover(service: &TokenService, vfs: &StrakeVfs, (ino, part): (Ino, Part), leave: impl FnOnce()) {
+fn recover(
+    service: &TokenService,
+    vfs: &StrakeVfs,
+    (ino, part): (Ino, Part),
+    leave: impl FnOnce(),
+) {
     let leave = RefCell::new(Some(leave));
     let heal = |number: GrantNumber, of: &dyn Fn(Ino) -> bool| {
         vfs.array().io.versions().raise(number);

@@ -5,8 +5,9 @@
 //! are good and of one version. If a header shows another shape, try again with that shape.
 //!
 //! *Slow*: ask every position for its header ([`Survey`]) and judge. If the readable strips agree,
-//! the block is rebuilt from any N of them ([`StripeIo::gather`]). If a strip is bad or versions
-//! are unequal, the block must be written anew, and the caller must exclude other writers for that.
+//! the block is rebuilt from any N of them ([`StripeIo::gather`]). A strip that is bad is put right
+//! by the version that it has (`mend.rs`). If that is not possible, or if versions are unequal, the
+//! block must be written anew, and the caller must exclude other writers for that.
 
 use super::{Access, Found, StripFault, StripeIo};
 use strake_env::sync::Mutex;
@@ -184,16 +185,26 @@ impl StripeIo {
             Verdict::Whole(version, block_bytes) => (version, block_bytes),
         };
         let found = Found { version, block_bytes, rewritten: None };
+        let shape = (version, block_bytes);
         let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
         let first = offset / strip_bytes;
-        if access == Access::Shared && (offset + out.len() - 1) / strip_bytes == first {
+        let is_part = access == Access::Shared && (offset + out.len() - 1) / strip_bytes == first;
+        if is_part {
             // Only this part of the other strips is needed to rebuild this part of one strip.
-            return self.rebuild_part(layout, block, &survey, found, first, offset, out);
+            match self.rebuild_part(layout, block, &survey, found, first, offset, out) {
+                // A strip is bad, or a writer is at work.
+                Err(error) if error.kind() == ErrorKind::Retry => {}
+                rebuilt => return rebuilt,
+            }
         }
         let mut bytes = self.scratch.take(super::padded_bytes(layout.code, block_bytes));
-        let bad = self.gather(layout, block, &survey.slots, (version, block_bytes), &mut bytes)?;
+        let gathered = self.gather(layout, block, &survey.slots, shape, &mut bytes);
+        let bad = match gathered {
+            Err(_) if is_part => return Err(ErrorKind::Retry.into()),
+            gathered => gathered?,
+        };
         copy_range(&bytes, offset, out);
-        if bad.is_empty() {
+        if bad.is_empty() || self.mend_strips(layout, block, &survey.slots, shape, &bytes, &bad) {
             return Ok(Some(found));
         }
         if access == Access::Shared {
