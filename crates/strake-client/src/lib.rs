@@ -109,6 +109,8 @@ mod lock_test;
 #[cfg(test)]
 mod mapped_test;
 #[cfg(test)]
+mod mend_test;
+#[cfg(test)]
 mod nameless_test;
 #[cfg(test)]
 mod opens_test;

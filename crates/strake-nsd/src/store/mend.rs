@@ -71,8 +71,8 @@ impl BlockStore {
     /// False if the strip changed meanwhile.
     fn mend_once(&self, ticket: &Ticket<'_>, right: &Right<'_>) -> Result<bool> {
         let Right { key, version, data, .. } = *right;
-        // While it lives, no extent that is seen now is used for anything else. So a version that
-        // lies there later is the same one.
+        // While it lives, no extent that is seen now is used for anything else. So what is read is
+        // what the record means.
         let _guard = self.reclaim.read();
         let Held::Record(record) = self.look_up(key)? else {
             return Err(self.not_mended(key, version, "no version is known to be held"));

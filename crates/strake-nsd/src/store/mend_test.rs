@@ -300,6 +300,7 @@ fn what_happens_to_a_strip_meanwhile_is_not_undone() {
             settle(&store, now.version);
         }
         commit(&store);
+        assert_eq!(store.space.in_flight.load(SeqCst), 0, "{context}: space");
         check(&store);
         drop(store);
         let store = open(&disk.crash(disk.position(), &mut Rng::new(2)));
@@ -322,6 +323,7 @@ fn what_was_mended_meanwhile_is_looked_at_again() {
     let wrong = Strip { bytes: bytes(9, 40).to_vec(), ..strip };
     assert_eq!(mend(&store, &wrong).expect_err("other bytes").kind(), ErrorKind::Stale);
     assert_holds(&store, &[&strip], "the right ones");
+    assert_eq!(store.space.in_flight.load(SeqCst), 0);
     check(&store);
 }
 
