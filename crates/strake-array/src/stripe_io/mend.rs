@@ -72,7 +72,7 @@ impl StripeIo {
         bad: &[StripIndex],
     ) -> bool {
         let stripe = StripeCode::of_block(layout.code, u64::from(block_bytes));
-        let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
+        let strip_bytes = bytes.len() / stripe.data_strips();
         let data: Vec<&[u8]> = bytes.chunks_exact(strip_bytes).collect();
         let parity = match bad.iter().any(|at| at.0 >= layout.code.data) {
             true => self.encode(&stripe, &data, strip_bytes),
@@ -91,7 +91,7 @@ impl StripeIo {
             self.call_for_strip(target, &request, strip).is_ok()
         };
         let is_good = bad.iter().all(mend);
-        if is_good {
+        if is_good && !bad.is_empty() {
             self.note_mended();
             self.count_repaired(layout, block, slots, bad);
         }

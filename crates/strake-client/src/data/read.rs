@@ -4,8 +4,8 @@
 //! Two kinds of reads go *past the pool*: small parts of a block that belong to no sequence, and
 //! the reads of a kernel that keeps the pages (a *stream*). Such a read holds `content` shared, so
 //! nothing is cut meanwhile. A concurrent write may be seen or not, strip by strip, because each
-//! strip is of one version. The read takes no lock of a block and mends nothing. A block that needs
-//! mending is loaded instead.
+//! strip is of one version. The read takes no lock of a block, and writes no block anew. A block
+//! that needs that is loaded instead.
 
 use crate::block_io::load::load;
 use crate::data::neighbours;
@@ -49,8 +49,8 @@ enum Step {
 }
 
 impl Of<'_> {
-    /// Reads at `offset`. Returns fewer bytes only at the end of the file. `access` says whether the
-    /// caller excludes other mounts.
+    /// Reads at `offset`. Returns fewer bytes only at the end of the file. `access` says whether
+    /// the caller excludes other mounts.
     ///
     /// # Errors
     /// `Retry` if a block must be written anew, and access is shared. Those of the NSDs.

@@ -179,7 +179,7 @@ fn what_cannot_be_read_is_mended() {
         let store = format(&disk, 1);
         let strip = whole(&store, 1, units);
         let from = place(&store, &strip, 3);
-        disk.set_faults(|faults| faults.read_errors = vec![from..from + 512]);
+        disk.set_faults(|faults| faults.read_errors.push(from..from + 512));
         assert!(good(&store, &strip).is_none());
         mend(&store, &strip).expect("mended");
         assert_holds(&store, &[&strip], "elsewhere");
