@@ -7,6 +7,7 @@ use crate::memory::page_pool::Page;
 use crate::testing::{BLOCK_SIZE, assert_whole};
 use crate::vfs::{Handle, OpenFlags, Vfs};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use strake_env::{Rng, thread};
 use strake_proto::{BlockIndex, Caller, Ino, ObjectId, Version};
 use strake_token::Mode;
@@ -15,6 +16,8 @@ const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 const READ: OpenFlags = OpenFlags { write: false, ..RW };
 const BLOCK: usize = BLOCK_SIZE as usize;
+/// So that a test that fails ends.
+const WAIT_MAX: Duration = Duration::from_secs(20);
 const CODES: [(&str, u16); 3] = [("2x", 2), ("4+1p", 5), ("4+2p", 6)];
 
 /// A file of some blocks that the first mount has written and closed, and the others read.
@@ -169,11 +172,13 @@ fn a_block_that_one_mount_writes_is_mended_by_another_that_reads_it() {
                 }
             }
             // The reader meets strips that go bad while the writer pauses, too.
-            let before = shared.mended();
-            while shared.mended() < before + 3 {
+            let (before, clock) = (shared.mended(), &shared.world.rig.clock);
+            let end = clock.monotonic() + WAIT_MAX;
+            while shared.mended() < before + 3 && clock.monotonic() < end {
                 thread::yield_now();
             }
             is_on.store(false, Ordering::Release);
+            assert!(shared.mended() >= before + 3, "{code}: the reader mends nothing");
         });
         let mut out = vec![0; BLOCK];
         let reader: &StrakeVfs = &shared.world.mounts[2];
