@@ -22,6 +22,7 @@
 mod examine;
 mod list;
 mod locate;
+mod mend;
 mod patch;
 mod read;
 mod resolve;
@@ -96,15 +97,16 @@ pub struct Found {
     pub version: Version,
     /// Its length.
     pub block_bytes: u32,
-    /// The new version, if the read had to write the block anew because a strip was bad or versions
-    /// were unequal. It is accepted, but not yet stable.
+    /// The new version, if the read had to write the block anew: versions were unequal, or a strip
+    /// was bad and could not be put right by its own version. It is accepted, but not yet stable.
     pub rewritten: Option<Written>,
 }
 
 /// Whether the caller excludes every other writer of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// No. If the block must be rewritten, the answer is `Retry`.
+    /// No. If the block must be written anew, the answer is `Retry`. A strip that is bad does not
+    /// need that by itself.
     Shared,
     /// Yes.
     Exclusive,
@@ -206,7 +208,8 @@ impl StripeIo {
         &self.scratch
     }
 
-    /// How many blocks were rewritten because a strip was bad or versions were unequal.
+    /// How many blocks were put right or written anew because a strip was bad or versions were
+    /// unequal.
     pub fn mended(&self) -> u64 {
         self.mended.load(Ordering::Relaxed)
     }

@@ -215,37 +215,6 @@ fn ranges_read_what_the_block_has_whatever_shape_was_guessed_and_whoever_is_away
 }
 
 #[test]
-fn a_bad_strip_is_rebuilt_rewritten_and_counted() {
-    let mut rng = Rng::new(3);
-    for code in codes().into_iter().filter(|code| code.parity > 0) {
-        let bench = bench(code, code.width() as u16);
-        let written = data(&mut rng, 200_000);
-        let first = bench.write(&bench.io, 0, &written).expect("written");
-        let slot = bench.slot_at(0);
-        let nsd = &bench.nsds[usize::from(slot.0)];
-        assert!(nsd.flip_bit(ObjectId(7), BlockIndex(0), 0, 5000));
-        let mut out = vec![0; 8192];
-        let shared = bench.io.read(
-            &bench.layout,
-            BlockIndex(0),
-            Version::NONE,
-            200_000,
-            0,
-            &mut out,
-            Access::Shared,
-        );
-        assert_eq!(shared.expect_err("others may write").kind(), ErrorKind::Retry);
-        let read = bench.read(&bench.io, 0, 200_000).expect("rebuilt");
-        assert!(read.as_ref() == Some(&written));
-        assert!(nsd.version(ObjectId(7), BlockIndex(0), 0).expect("rewritten") > first);
-        assert_eq!(bench.io.mended(), 1);
-        assert!(bench.io.nsds().views()[usize::from(slot.0)].bad_strips >= 1);
-        assert!(bench.read(&bench.io, 0, 200_000).expect("good again") == Some(written));
-        assert_eq!(bench.io.mended(), 1);
-    }
-}
-
-#[test]
 fn one_bad_strip_more_than_tolerated_is_an_error_never_wrong_bytes() {
     let code = Code { data: 4, parity: 2 };
     let bench = bench(code, 6);

@@ -13,6 +13,7 @@ use crate::relocate::move_file;
 use crate::tokens::exclusive;
 use std::sync::atomic::Ordering;
 use strake_array::exclusion::{Exclusion, FileNow, Moved};
+use strake_array::stripe_io::Access;
 use strake_proto::{BlockIndex, ErrorKind, Ino, ObjectLayout, Result};
 
 impl Exclusion for StrakeVfs {
@@ -112,7 +113,7 @@ impl Exclusion for StrakeVfs {
                 continue;
             }
             let end = data.limit as usize;
-            load(mount, &inode, &file, layout, &found, &mut data, 0, end)?;
+            load(mount, &inode, &file, layout, &found, &mut data, (0, end), Access::Exclusive)?;
             let length = data.length;
             of.make_whole_dirty(layout, &found, &mut data, length)?;
             drop(data);

@@ -105,9 +105,13 @@ mod known_test;
 #[cfg(test)]
 mod late_mount_test;
 #[cfg(test)]
+mod leaving_test;
+#[cfg(test)]
 mod lock_test;
 #[cfg(test)]
 mod mapped_test;
+#[cfg(test)]
+mod mend_test;
 #[cfg(test)]
 mod nameless_test;
 #[cfg(test)]

@@ -20,8 +20,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use strake_array::Array;
-use strake_array::reaper;
+use strake_array::{Array, reaper, stripe_io};
 use strake_env::FanOut;
 use strake_env::sync::Mutex;
 use strake_proto::limits::FILE_BYTES_MAX;
@@ -96,6 +95,37 @@ impl Mount {
         match &self.tokens {
             None => Ok(Use::LONE),
             Some(tokens) => tokens.take(&[want(ino, tokens.read_mode(ino))], access),
+        }
+    }
+
+    /// Has `read` read bytes of a file, first as one of several mounts. Beside others only the
+    /// holder of a block may write it anew (R12). So if that is necessary, `read` is called once
+    /// more, and takes the file exclusively. It is told which.
+    pub(crate) fn read_or_mend<T>(
+        &self,
+        mut read: impl FnMut(stripe_io::Access) -> Result<T>,
+    ) -> Result<T> {
+        match read(self.access_of_readers()) {
+            Err(error) if error.kind() == ErrorKind::Retry && self.tokens.is_some() => {
+                read(stripe_io::Access::Exclusive)
+            }
+            result => result,
+        }
+    }
+
+    /// Whether readers exclude other mounts: a lone mount has none.
+    pub(crate) fn access_of_readers(&self) -> stripe_io::Access {
+        match self.tokens {
+            None => stripe_io::Access::Exclusive,
+            Some(_) => stripe_io::Access::Shared,
+        }
+    }
+
+    /// Takes the tokens to read bytes of a file, and to write blocks of it anew that need that.
+    pub(crate) fn take_to_mend(&self, ino: Ino, access: Access) -> Result<Use<'_>> {
+        match &self.tokens {
+            None => Ok(Use::LONE),
+            Some(tokens) => tokens.take(&[exclusive(ino)], access),
         }
     }
 

@@ -269,6 +269,9 @@ impl Crew {
 }
 
 fn bury(service: &TokenService, vfs: &StrakeVfs, client: ClientId) {
+    if client != CREW {
+        service.close(&[client].into()).expect("closed");
+    }
     let heal = |number, of: &dyn Fn(Ino) -> bool| {
         vfs.array().io.versions().raise(number);
         after_crash::recover_files(vfs.array(), of)?;

@@ -11,7 +11,7 @@ use crate::memory::file::FileState;
 use crate::mode::MountMode;
 use crate::open_file::OpenFile;
 use crate::ops::{attributes, copy, directory, names, open, xattr};
-use crate::tokens::{Access, exclusive, shared};
+use crate::tokens::{Access, exclusive, shared, want};
 use crate::vfs::{
     DirItem, Entry, FallocateMode, Handle, LockDone, LockHeld, LockWant, MakeNode, NameMark,
     OpenFlags, Opened, SeekFor, SetAttr, Vfs,
@@ -20,10 +20,12 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_array::meta_link::wrong_reply;
+use strake_array::stripe_io::Access as BlockAccess;
 use strake_observe::Trace;
 use strake_proto::limits::SYMLINK_BYTES_MAX;
 use strake_proto::meta::{Cookie, MetaQuery, MetaReply, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, StatFs};
+use strake_token::Mode;
 
 /// The contents of an open file: those of its open, or found anew.
 enum Contents<'a> {
@@ -120,14 +122,20 @@ impl StrakeVfs {
             if !(open.flags.read || open.flags.execute) {
                 return Err(ErrorKind::BadHandle.into());
             }
-            self.mount.with_disks(open.inode.ino, || {
-                let _tokens = self.mount.take_to_read(open.inode.ino, access)?;
-                let count = self.of(&open, &*self.file(&open)?).read(&open.ahead, offset, out)?;
+            let (mount, ino) = (&self.mount, open.inode.ino);
+            let mut read = |blocks| {
+                let _tokens = match blocks {
+                    BlockAccess::Shared => mount.take_to_read(ino, access)?,
+                    BlockAccess::Exclusive => mount.take_to_mend(ino, access)?,
+                };
+                let file = self.file(&open)?;
+                let count = self.of(&open, &file).read(&open.ahead, offset, out, blocks)?;
                 if !open.flags.no_atime {
-                    self.mount.note_read(&open.inode, self.mount.mode.get().access_times);
+                    mount.note_read(&open.inode, mount.mode.get().access_times);
                 }
                 Ok(count)
-            })
+            };
+            mount.with_disks(ino, || mount.read_or_mend(&mut read))
         });
         self.timings.read.end(start, *result.as_ref().unwrap_or(&0) as u64, result.is_ok());
         result
@@ -476,12 +484,18 @@ impl Vfs for StrakeVfs {
                 return Err(ErrorKind::Invalid.into());
             }
             let (copied, _tokens) = self.mount.with_disks(from.inode.ino, || {
-                let wants = [shared(from.inode.ino), exclusive(to.inode.ino)];
-                let tokens = self.mount.take(wants)?;
-                let (source_file, target_file) = (self.file(&from)?, self.file(&to)?);
-                let source = (&self.of(&from, &source_file), source.1);
-                let target = (&self.of(&to, &target_file), target.1);
-                Ok((copy::copy_range(source, target, length)?, tokens))
+                self.mount.read_or_mend(|blocks| {
+                    let mode = match blocks {
+                        BlockAccess::Shared => Mode::Shared,
+                        BlockAccess::Exclusive => Mode::Exclusive,
+                    };
+                    let wants = [want(from.inode.ino, mode), exclusive(to.inode.ino)];
+                    let tokens = self.mount.take(wants)?;
+                    let (source_file, target_file) = (self.file(&from)?, self.file(&to)?);
+                    let source = (&self.of(&from, &source_file), source.1);
+                    let target = (&self.of(&to, &target_file), target.1);
+                    Ok((copy::copy_range(source, target, length, blocks)?, tokens))
+                })
             })?;
             self.settle(&to.inode)?;
             Ok(copied)

@@ -374,6 +374,9 @@ impl Crew {
 
     /// Puts right what dead clients left, and frees what they held.
     fn bury(&self, vfs: &StrakeVfs, gone: &BTreeSet<ClientId>) -> Result<()> {
+        // The manager's own client has changes to make.
+        let mounts = gone.iter().copied().filter(|client| *client != CREW);
+        self.service.close(&mounts.collect())?;
         self.service.bury(gone, &|number: GrantNumber, of: &dyn Fn(Ino) -> bool| {
             let array = vfs.array();
             array.io.versions().raise(number);

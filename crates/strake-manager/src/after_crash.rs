@@ -12,9 +12,10 @@
 use crate::report::RecoveryReport;
 use crate::scan::scan_objects;
 use std::collections::{BTreeSet, HashMap};
+use strake_array::meta_link::wrong_reply;
 use strake_array::stripe_io::{Found, on_disk};
 use strake_array::{Array, reaper};
-use strake_proto::meta::{Inode, MetaOp};
+use strake_proto::meta::{FileData, Inode, MetaOp, MetaQuery, MetaReply};
 use strake_proto::nsd::SettledStripe;
 use strake_proto::{
     BlockIndex, Error, ErrorKind, Ino, ObjectId, ObjectLayout, Result, SlotIndex, Version,
@@ -32,7 +33,9 @@ pub fn recover(array: &Array) -> Result<RecoveryReport> {
     recover_files(array, &|_| true)
 }
 
-/// Like [`recover`], for the files for which `of` says true. No client writes them meanwhile.
+/// Like [`recover`], for the files for which `of` says true. From the moment when it says so, no
+/// client changes them. Until then a living client may: so what `of` was not asked for before is
+/// not used.
 ///
 /// An NSD that was started anew is noticed at the next call of it, which is often one of these. It
 /// may have lost what was found there before. Then all is done again, by what is there now.
@@ -76,14 +79,31 @@ fn make_equal(array: &Array, of: &dyn Fn(Ino) -> bool) -> Result<RecoveryReport>
     scan_objects(array, &mut |inode, layout| {
         if let Some(blocks) = unsettled.remove(&layout.object)
             && of(inode.attr.ino)
+            && let Some(inode) = now(array, inode.attr.ino, layout)?
         {
-            files.push(File { inode: inode.clone(), layout: *layout, blocks, has_lost: false });
+            files.push(File { inode, layout: *layout, blocks, has_lost: false });
         }
         Ok(())
     })?;
     let report = RecoveryReport::default();
     let repair = Repair { array, restarts, files, settled: Vec::new(), fit: None, report };
     repair.run()
+}
+
+/// What the metadata knows of a file by now. `None` if its bytes are elsewhere.
+///
+/// The scan may have read the inode before a living client told what it had, and gave the file up.
+/// Only then is the file among those to be put right. By the size of before, that client's blocks
+/// would lie beyond the end (rule R5 of the cluster).
+fn now(array: &Array, ino: Ino, layout: &ObjectLayout) -> Result<Option<Inode>> {
+    let inode = match array.meta.query(&MetaQuery::GetInode { ino }) {
+        Ok(MetaReply::Inode(inode)) => *inode,
+        Ok(_) => return Err(wrong_reply()),
+        Err(error) if error.kind() == ErrorKind::Stale => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let is_there = matches!(&inode.data, FileData::Objects(all) if all.contains(layout));
+    Ok(is_there.then_some(inode))
 }
 
 /// A file with stripes that were never settled.

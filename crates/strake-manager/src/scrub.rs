@@ -6,11 +6,12 @@
 //! index is noted as having missed writes, the rest of its index is written anew, and a recovery
 //! copies what is missing.
 //!
-//! **Then every strip of every file.** A block is first read without its lock. If anything looks
-//! wrong, it is read again while no other thread writes it, because a writer at work looks wrong,
-//! too. If it is still wrong, the block is rewritten, in new space and at a new version. Parity
-//! strips are verified like the others. Disks that are away are left out: their recovery compares
-//! them.
+//! **Then every strip of every file.** A block is first read without its lock. Strips that are bad
+//! on their disks are put right by the version that they have, which needs no token and no lock. If
+//! anything else looks wrong, the block is read again while no other thread writes it, because a
+//! writer at work looks wrong, too. If it is still wrong, the block is rewritten, in new space and
+//! at a new version. Parity strips are verified like the others. Disks that are away are left out:
+//! their recovery compares them.
 
 use crate::background::{Background, View};
 use crate::salvage::salvage;
@@ -30,7 +31,7 @@ pub struct Scrubbed {
     pub strips: u64,
     /// The bad or missing strips among them.
     pub bad: u64,
-    /// Blocks rewritten because of them.
+    /// Blocks put right or rewritten because of them.
     pub mended: u64,
     /// Blocks that cannot be rebuilt, at all or now. The log names the first.
     pub failed: u64,
@@ -168,9 +169,16 @@ fn object(scrubber: &Scrubber, ino: Ino, layout: &ObjectLayout) -> Result<bool> 
     let blocks =
         scrubber.repair.array.io.blocks(layout, (BlockIndex(0), BlockIndex::END), &floor)?;
     for block in blocks.into_keys() {
-        let health = scrubber.repair.array.io.examine(layout, block, floor(block))?;
+        let io = &scrubber.repair.array.io;
+        let health = io.examine(layout, block, floor(block))?;
         if !health.is_whole() {
-            mend(scrubber, ino, layout, block)?;
+            if io.mend(layout, block, floor(block), &health.wrong)? {
+                let mut view = scrubber.view.lock();
+                view.found.bad += health.wrong.len() as u64;
+                view.found.mended += 1;
+            } else {
+                mend(scrubber, ino, layout, block)?;
+            }
         }
         scrubber.view.lock().found.strips += health.strips;
         if !scrubber.pace.moved(health.bytes, &*scrubber.repair.array.clock) {

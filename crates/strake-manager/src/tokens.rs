@@ -71,6 +71,10 @@ struct State {
     made: BTreeMap<Ino, (ClientId, Duration)>,
     /// Clients that are gone and still in the table: see `departure.rs`.
     leaving: BTreeSet<ClientId>,
+    /// Clients of which no change of the metadata is taken any more, and the number of changes
+    /// under way of each client: see `departure.rs`.
+    closed: BTreeSet<ClientId>,
+    changing: BTreeMap<ClientId, u32>,
     stopped: bool,
     pool: pool::PoolChanges,
     alarm: alarm::Alarm,
@@ -131,6 +135,8 @@ impl TokenService {
             nameless,
             made: BTreeMap::new(),
             leaving: BTreeSet::new(),
+            closed: BTreeSet::new(),
+            changing: BTreeMap::new(),
             stopped: false,
             pool: pool::PoolChanges::default(),
             alarm: alarm::Alarm::default(),
@@ -218,6 +224,7 @@ impl TokenService {
             state.ways.remove(&client);
             state.pool.forget(client);
             state.leaving.remove(&client);
+            state.closed.remove(&client);
             let effects = state.authority.dead(client, now);
             self.wake_if_due(&mut state);
             effects
@@ -652,6 +659,7 @@ impl MetaPort for LeaderMeta {
     }
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
+        let _change = self.service.begin_change(entry)?;
         let told = entry;
         let (changed, _merging) = self.as_made(entry)?;
         let changed = changed.map(|op| MetaEntry { op, ..entry.clone() });
@@ -668,6 +676,7 @@ impl MetaPort for LeaderMeta {
 
     fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
         let told = &counted.entry;
+        let _change = self.service.begin_change(told)?;
         let entry = told;
         let (changed, _merging) = self.as_made(entry)?;
         let changed = changed

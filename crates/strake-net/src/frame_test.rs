@@ -89,6 +89,18 @@ fn golden_messages_of_checks() {
     assert_eq!(got, golden);
 }
 
+/// The message that mends a strip.
+#[test]
+fn golden_message_of_mending() {
+    use strake_proto::nsd::NsdRequest;
+    use strake_proto::{BlockIndex, FsId, GrantNumber, ObjectId, StripIndex, StripKey, Version};
+    let (fs, object, block, strip) = (FsId(1), ObjectId(2), BlockIndex(3), StripIndex(4));
+    let key = StripKey { fs, object, block, strip };
+    let version = Version { grant: GrantNumber(5), counter: 6 };
+    let request = NsdRequest::Mend { key, version, checksums: vec![7, 300] };
+    assert_eq!(hex(&encode(&request).expect("encodes")), "150102030405060207ac02");
+}
+
 #[test]
 fn golden_encrypted_frames() {
     let mut seal = Seal::encrypting(&KEY);

@@ -129,6 +129,7 @@ impl NsdClientSession {
 fn waiting_for(request: &NsdRequest) -> &'static str {
     match request {
         NsdRequest::Write { .. } | NsdRequest::Patch { .. } => "for a strip write on",
+        NsdRequest::Mend { .. } => "for a strip mended on",
         NsdRequest::Read { .. } => "for a strip read on",
         NsdRequest::Commit { .. } => "for a commit on",
         NsdRequest::DeleteRange { .. } => "for a range deletion on",

@@ -39,6 +39,7 @@ mod check;
 mod commit;
 mod door;
 mod grants;
+mod mend;
 mod open;
 mod range;
 mod read;
@@ -55,6 +56,7 @@ use crate::reclaim::Reclaim;
 use crate::record::{self, Damaged, StripRecord};
 use check::Audit;
 use door::{Door, Ticket};
+use mend::Right;
 use read::TrailerCache;
 use space::Space;
 use std::collections::BTreeSet;
@@ -350,7 +352,10 @@ impl NsdPort for BlockStore {
             | NsdRequest::RaiseFloor { .. } => return self.manage(context, request),
             _ => {}
         }
-        let ticket = self.enter(context)?;
+        let mut ticket = self.enter(context)?;
+        if matches!(request, NsdRequest::Mend { .. }) {
+            ticket.uses_no_grant();
+        }
         let reply = self.carry_out(&ticket, request, send, receive);
         #[cfg(test)]
         self.run_before_publish();
@@ -373,6 +378,9 @@ impl BlockStore {
             }
             NsdRequest::Patch { key, header, base, units, checksums, stable } => {
                 self.patch(ticket, (key, header), (*base, *stable), (units, checksums), send)
+            }
+            NsdRequest::Mend { key, version, checksums } => {
+                self.mend(ticket, &Right { key, version: *version, checksums, data: send })
             }
             NsdRequest::Read { key, version, offset, length } => {
                 self.read(key, *version, *offset, *length, receive)

@@ -273,6 +273,19 @@ pub enum NsdRequest {
         /// Empty for the first part, then as the reply says.
         from: Vec<u8>,
     },
+    /// Puts right a version of a strip that the NSD holds, if it is bad on its disk; replies
+    /// [`NsdReply::Accepted`]. The payload is the whole strip. The NSD looks for itself. If what it
+    /// has is good, nothing is changed, and that is success. If it does not hold the version, or
+    /// knows other checksums for it, it refuses ([`crate::ErrorKind::Stale`]). So this needs no
+    /// token: which versions the NSD holds, and with which bytes, stays as it was.
+    Mend {
+        /// The strip.
+        key: StripKey,
+        /// The version, current or kept.
+        version: Version,
+        /// CRC32C of each 4 KiB, seeded with key and version.
+        checksums: Vec<u32>,
+    },
 }
 
 /// What a client asks of an NSD's space. The NSD takes the last one as what the client says now, so

@@ -13,7 +13,7 @@ use strake_proto::{
     BlockIndex, ClientId, ClusterId, Error, ErrorKind, NsdId, ObjectId, Result, StripIndex,
     StripKey, Version,
 };
-use strake_stripe::ChecksumSeed;
+use strake_stripe::{ChecksumSeed, first_bad_unit};
 
 #[derive(Clone)]
 struct Stored {
@@ -83,6 +83,8 @@ struct Inner {
     superseded: u64,
     /// Patches that were accepted.
     patches: u64,
+    /// Strips that were bad and mended.
+    mended: u64,
     /// The sender of the request in hand.
     client: ClientId,
 }
@@ -109,6 +111,7 @@ impl MemoryNsd {
             capacity: 1 << 40,
             superseded: 0,
             patches: 0,
+            mended: 0,
             client: ClientId(0),
         };
         Arc::new(MemoryNsd { nsd, inner: Mutex::new(inner), watch: Mutex::default() })
@@ -122,6 +125,11 @@ impl MemoryNsd {
     /// How many patches were accepted.
     pub fn patches(&self) -> u64 {
         self.inner.lock().patches
+    }
+
+    /// How many strips were bad and were mended.
+    pub fn mended(&self) -> u64 {
+        self.inner.lock().mended
     }
 
     pub fn id(&self) -> NsdId {
@@ -184,6 +192,17 @@ impl MemoryNsd {
         let at = at % bytes.len();
         bytes[at] ^= 1;
         versions[0].bytes = Arc::new(bytes);
+        true
+    }
+
+    /// Flips a bit of a checksum of the current version of a strip, so that the NSD does not know
+    /// the right one. False if there is no strip.
+    pub fn flip_checksum(&self, object: ObjectId, block: BlockIndex, strip: u8) -> bool {
+        let mut inner = self.inner.lock();
+        let Some(versions) = inner.state.strips.get_mut(&(object, block, StripIndex(strip))) else {
+            return false;
+        };
+        Arc::make_mut(&mut versions[0].checksums)[0] ^= 1;
         true
     }
 
@@ -366,6 +385,34 @@ impl Inner {
             self.write(key, header, &checksums, (true, stable), &bytes, payload.len() as u64);
         self.patches += u64::from(reply.is_ok());
         reply
+    }
+
+    /// Puts right the bytes of a version that is held.
+    fn mend(
+        &mut self,
+        key: &StripKey,
+        version: Version,
+        checksums: &[u32],
+        bytes: &[u8],
+    ) -> Result<NsdReply> {
+        if let Some(kind) = self.faults.write {
+            return Err(Error::new(kind, "injected"));
+        }
+        assert_eq!(checksums.len(), bytes.len() / UNIT_BYTES);
+        let held = self.state.strips.get_mut(&(key.object, key.block, key.strip));
+        let mut held = held.into_iter().flatten();
+        let Some(found) = held.find(|one| one.header.version == version) else {
+            return Err(ErrorKind::Stale.into());
+        };
+        if *found.checksums != checksums {
+            return Err(ErrorKind::Stale.into());
+        }
+        if first_bad_unit(key, version, 0, &found.bytes, checksums).is_some() {
+            found.bytes = Arc::new(bytes.to_vec());
+            self.state.changes += 1;
+            self.mended += 1;
+        }
+        Ok(NsdReply::Accepted { boot: self.boot })
     }
 
     fn read(
@@ -558,6 +605,9 @@ impl MemoryNsd {
                 let reply = inner.patch(key, header, *base, (units, checksums), *stable, send);
                 inner.restart_if_due();
                 reply
+            }
+            NsdRequest::Mend { key, version, checksums } => {
+                inner.mend(key, *version, checksums, send)
             }
             NsdRequest::Read { key, version, offset, length } => {
                 inner.read(key, *version, (*offset, *length), receive)

@@ -29,7 +29,10 @@ impl NsdSet {
                 self.follow_map()?;
                 let is_of_a_stripe = matches!(
                     request,
-                    NsdRequest::Write { .. } | NsdRequest::Patch { .. } | NsdRequest::Read { .. }
+                    NsdRequest::Write { .. }
+                        | NsdRequest::Patch { .. }
+                        | NsdRequest::Mend { .. }
+                        | NsdRequest::Read { .. }
                 );
                 if is_of_a_stripe || self.context().map <= context.map {
                     return Err(error);

@@ -50,7 +50,9 @@ impl Shadow {
                 error!(target: "disks", "NSD {}, which replaces another, missed a patch", self.nsd);
                 return self.failed.store(true, Ordering::Release);
             }
-            NsdRequest::Read { .. }
+            // It has its own copy of the version, which is good.
+            NsdRequest::Mend { .. }
+            | NsdRequest::Read { .. }
             | NsdRequest::List { .. }
             | NsdRequest::ListUnsettled { .. }
             | NsdRequest::ListLacking { .. }

@@ -59,6 +59,7 @@ fn name_of(request: &NsdRequest) -> &'static str {
     match request {
         NsdRequest::Write { .. } => "call write",
         NsdRequest::Patch { .. } => "call patch",
+        NsdRequest::Mend { .. } => "call mend",
         NsdRequest::Read { .. } => "call read",
         NsdRequest::Commit { .. } => "call commit",
         NsdRequest::DeleteRange { .. } => "call delete",

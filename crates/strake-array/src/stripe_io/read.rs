@@ -5,8 +5,9 @@
 //! are good and of one version. If a header shows another shape, try again with that shape.
 //!
 //! *Slow*: ask every position for its header ([`Survey`]) and judge. If the readable strips agree,
-//! the block is rebuilt from any N of them ([`StripeIo::gather`]). If a strip is bad or versions
-//! are unequal, the block must be written anew, and the caller must exclude other writers for that.
+//! the block is rebuilt from any N of them ([`StripeIo::gather`]). A strip that is bad is put right
+//! by the version that it has (`mend.rs`). If that is not possible, or if versions are unequal, the
+//! block must be written anew, and the caller must exclude other writers for that.
 
 use super::{Access, Found, StripFault, StripeIo};
 use strake_env::sync::Mutex;
@@ -184,16 +185,28 @@ impl StripeIo {
             Verdict::Whole(version, block_bytes) => (version, block_bytes),
         };
         let found = Found { version, block_bytes, rewritten: None };
+        let shape = (version, block_bytes);
         let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
         let first = offset / strip_bytes;
-        if access == Access::Shared && (offset + out.len() - 1) / strip_bytes == first {
+        let is_part = access == Access::Shared && (offset + out.len() - 1) / strip_bytes == first;
+        if is_part {
             // Only this part of the other strips is needed to rebuild this part of one strip.
-            return self.rebuild_part(layout, block, &survey, found, first, offset, out);
+            match self.rebuild_part(layout, block, &survey, found, first, offset, out) {
+                // A strip is bad, or a writer is at work.
+                Err(error) if error.kind() == ErrorKind::Retry => {}
+                rebuilt => return rebuilt,
+            }
         }
         let mut bytes = self.scratch.take(super::padded_bytes(layout.code, block_bytes));
-        let bad = self.gather(layout, block, &survey.slots, (version, block_bytes), &mut bytes)?;
+        let gathered = self.gather(layout, block, &survey.slots, shape, &mut bytes);
+        let bad = match gathered {
+            Err(_) if is_part => return Err(ErrorKind::Retry.into()),
+            gathered => gathered?,
+        };
         copy_range(&bytes, offset, out);
-        if bad.is_empty() {
+        let can_mend = bad.iter().all(|(_, fault)| *fault == StripFault::Bad);
+        let bad: Vec<StripIndex> = bad.into_iter().map(|(at, _)| at).collect();
+        if can_mend && self.mend_strips(layout, block, &survey.slots, shape, &bytes, &bad) {
             return Ok(Some(found));
         }
         if access == Access::Shared {
@@ -284,7 +297,7 @@ impl StripeIo {
     }
 
     /// Reads all data strips of a version into `bytes`. Strips that cannot be read are rebuilt from
-    /// the others. Returns the positions of the bad strips.
+    /// the others. Returns the positions of the strips that are bad or absent, and which they are.
     pub(super) fn gather(
         &self,
         layout: &ObjectLayout,
@@ -292,7 +305,7 @@ impl StripeIo {
         slots: &StripeSlots,
         (version, block_bytes): (Version, u32),
         bytes: &mut [u8],
-    ) -> Result<Vec<StripIndex>> {
+    ) -> Result<Vec<(StripIndex, StripFault)>> {
         let stripe = StripeCode::of_block(layout.code, u64::from(block_bytes));
         let strip_bytes = Geometry::of(layout.code, u64::from(block_bytes)).strip_bytes;
         let fetch = |at: StripIndex, out: &mut [u8]| {
@@ -307,9 +320,9 @@ impl StripeIo {
         });
         let data: Vec<(&mut [u8], Option<StripFault>)> =
             data.into_iter().map(Mutex::into_inner).collect();
-        let faults = data.iter().map(|(_, fault)| is_bad(*fault));
-        let mut bad: Vec<StripIndex> =
-            (0..).map(StripIndex).zip(faults).filter(|(_, bad)| *bad).map(|(at, _)| at).collect();
+        let faults = (0..).map(StripIndex).zip(data.iter().map(|(_, fault)| *fault));
+        let faults = faults.filter_map(|(at, fault)| Some((at, fault?)));
+        let mut bad: Vec<_> = faults.filter(|(_, fault)| is_bad(*fault)).collect();
         let mut missing = data.iter().filter(|(_, fault)| fault.is_some()).count();
         let mut parity = Vec::new();
         for at in stripe.positions().skip(stripe.data_strips()) {
@@ -322,7 +335,7 @@ impl StripeIo {
                     parity.push((at, strip));
                     missing -= 1;
                 }
-                Err(fault) if is_bad(Some(fault)) => bad.push(at),
+                Err(fault) if is_bad(fault) => bad.push((at, fault)),
                 Err(_) => {}
             }
         }
@@ -442,8 +455,8 @@ impl StripeIo {
     }
 }
 
-fn is_bad(fault: Option<StripFault>) -> bool {
-    matches!(fault, Some(StripFault::Bad | StripFault::Absent))
+fn is_bad(fault: StripFault) -> bool {
+    matches!(fault, StripFault::Bad | StripFault::Absent)
 }
 
 /// The error that a reader gets if a block cannot be read.

@@ -237,7 +237,7 @@ impl StripeIo {
     }
 
     /// The parity strips. Empty if every strip equals the only data strip.
-    fn encode(
+    pub(super) fn encode(
         &self,
         stripe: &StripeCode,
         data: &[&[u8]],

@@ -24,7 +24,12 @@ pub(crate) fn stored_length(mount: &Mount, layout: &ObjectLayout, block: &Block)
 }
 
 /// Reads the missing units of `from..to` of a block from the NSDs into its buffer. The caller holds
-/// the block's lock exclusively.
+/// the block's lock exclusively. `access` says whether it excludes other mounts, too.
+///
+/// # Errors
+/// `Retry` if the block must be written anew, and access is shared. Those of [`StripeIo::read`].
+///
+/// [`StripeIo::read`]: strake_array::stripe_io::StripeIo::read
 #[allow(clippy::too_many_arguments, reason = "the block, its place and the range")]
 pub(crate) fn load(
     mount: &Mount,
@@ -33,8 +38,8 @@ pub(crate) fn load(
     layout: &ObjectLayout,
     block: &Block,
     data: &mut BlockData,
-    from: usize,
-    to: usize,
+    (from, to): (usize, usize),
+    access: Access,
 ) -> Result<()> {
     let to = to.min(data.limit as usize).next_multiple_of(UNIT_BYTES);
     let mut first = from / UNIT_BYTES;
@@ -53,9 +58,8 @@ pub(crate) fn load(
     let index = BlockIndex(block.index);
     let floor = mount.array.floors.floor(layout.object, index);
     let expected = expected_length(file, layout, block, data.limit);
-    let read = |out: &mut [u8]| {
-        mount.array.io.read(layout, index, floor, expected, start, out, Access::Exclusive)
-    };
+    let read =
+        |out: &mut [u8]| mount.array.io.read(layout, index, floor, expected, start, out, access);
     let untouched = (first..end).all(|unit| !data.valid.contains(unit));
     let limit = data.limit as usize;
     let buffer = data.buffer.as_mut().expect("invariant: just grown");

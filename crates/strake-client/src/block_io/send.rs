@@ -12,7 +12,7 @@ use crate::settings::Patches;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::room::{Claim, Flight};
-use strake_array::stripe_io::{Patch, Patched, on_disk, padded_bytes, rows_of};
+use strake_array::stripe_io::{Access, Patch, Patched, on_disk, padded_bytes, rows_of};
 use strake_env::AlignedBuffer;
 use strake_env::cause;
 use strake_env::sync::WatchedReadGuard;
@@ -409,7 +409,7 @@ fn complete(
         let touched = if data.is_sparse() { mount.page_pool.take_touched() } else { None };
         let load = |data: &mut BlockData| match load_stable(mount, layout, block, data) {
             true => Ok(()),
-            false => load(mount, inode, file, layout, block, data, 0, limit),
+            false => load(mount, inode, file, layout, block, data, (0, limit), Access::Exclusive),
         };
         match touched {
             Some(buffer) => put_together(mount, data, buffer, load)?,

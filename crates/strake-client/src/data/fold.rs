@@ -36,17 +36,20 @@ fn fold_files(mount: &Mount, of: &dyn Fn(Ino) -> bool) -> Result<u64> {
             return Err(wrong_reply());
         };
         for (ino, unit) in &page {
-            next = (*ino, unit.unit + 1);
-            if !of(*ino) {
-                continue;
-            }
             if under_way.as_ref().is_none_or(|it| it.inode.ino != *ino) {
                 if let Some(all) = under_way.take() {
                     all.fold(mount)?;
                 }
-                under_way = Some(Unfolded::new(mount, *ino)?);
+                if of(*ino) {
+                    // A living client may have written newer bytes into the file since the page
+                    // was read, and then given it up. So its units are asked for once more.
+                    under_way = Some(Unfolded::new(mount, *ino)?);
+                    next = (*ino, 0);
+                    break;
+                }
             }
-            let file = under_way.as_mut().expect("invariant: just made");
+            next = (*ino, unit.unit + 1);
+            let Some(file) = &mut under_way else { continue };
             file.write_again(mount, unit)?;
             count += 1;
         }

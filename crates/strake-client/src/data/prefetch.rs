@@ -99,7 +99,8 @@ fn fetch(mount: &Mount, job: &Job) {
     let mut data = block.data.write();
     if !data.detached {
         let end = data.limit as usize;
-        let _ = load(mount, &job.inode, &job.file, layout, &block, &mut data, 0, end);
+        let (range, access) = ((0, end), mount.access_of_readers());
+        let _ = load(mount, &job.inode, &job.file, layout, &block, &mut data, range, access);
     }
 }
 

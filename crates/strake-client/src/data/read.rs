@@ -4,8 +4,8 @@
 //! Two kinds of reads go *past the pool*: small parts of a block that belong to no sequence, and
 //! the reads of a kernel that keeps the pages (a *stream*). Such a read holds `content` shared, so
 //! nothing is cut meanwhile. A concurrent write may be seen or not, strip by strip, because each
-//! strip is of one version. The read takes no lock of a block and mends nothing. A block that needs
-//! mending is loaded instead.
+//! strip is of one version. The read takes no lock of a block, and writes no block anew. A block
+//! that needs that is loaded instead.
 
 use crate::block_io::load::load;
 use crate::data::neighbours;
@@ -24,6 +24,8 @@ use strake_proto::{BlockIndex, ObjectLayout, Result};
 /// The way in which a handle is read.
 #[derive(Clone, Copy)]
 struct Way {
+    /// Whether the reader excludes other mounts.
+    access: Access,
     sequential: bool,
     /// See [`ReadAhead::kept`].
     kept: bool,
@@ -47,19 +49,24 @@ enum Step {
 }
 
 impl Of<'_> {
-    /// Reads at `offset`. Returns fewer bytes only at the end of the file.
+    /// Reads at `offset`. Returns fewer bytes only at the end of the file. `access` says whether
+    /// the caller excludes other mounts.
+    ///
+    /// # Errors
+    /// `Retry` if a block must be written anew, and access is shared. Those of the NSDs.
     pub(crate) fn read(
         &self,
         ahead: &Mutex<ReadAhead>,
         offset: u64,
         out: &mut [u8],
+        access: Access,
     ) -> Result<usize> {
         let (goes_on, kept) = {
             let mut ahead = ahead.lock();
             (ahead.note(offset, out.len() as u64), ahead.kept)
         };
         let sequential = goes_on && !(kept && self.fills_gaps(out.len()));
-        let way = Way { sequential, kept };
+        let way = Way { access, sequential, kept };
         if offset == 0 {
             neighbours::run_ahead(self.mount, self.inode.ino);
         }
@@ -188,7 +195,8 @@ impl Of<'_> {
         if !room && !has_room {
             return Ok(Step::Room(wanted));
         }
-        load(self.mount, self.inode, self.file, layout, &block, &mut data, from, to)?;
+        let range = (from, to);
+        load(self.mount, self.inode, self.file, layout, &block, &mut data, range, way.access)?;
         data.copy_out(within, out);
         drop(data);
         self.note_served(&block, way, out.len(), limit);

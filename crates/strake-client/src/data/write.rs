@@ -12,7 +12,7 @@ use crate::memory::file::Content;
 use crate::memory::page_pool::{Fill, PARTS_BYTES_MIN};
 use std::sync::atomic::Ordering;
 use strake_array::room::Claim;
-use strake_array::stripe_io::on_disk;
+use strake_array::stripe_io::{Access, on_disk};
 use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX, UNIT_BYTES};
 use strake_proto::meta::{MetaOp, MetaReply};
 use strake_proto::{Error, ErrorKind, ObjectLayout, Result};
@@ -347,7 +347,8 @@ impl Of<'_> {
         };
         let load_until = |data: &mut BlockData, at: usize, stop: usize| {
             let start = at / UNIT_BYTES * UNIT_BYTES;
-            load(self.mount, self.inode, self.file, layout, block, data, start, stop)
+            let (range, access) = ((start, stop), Access::Exclusive);
+            load(self.mount, self.inode, self.file, layout, block, data, range, access)
         };
         // One read that brings both edges, and what lies between them, takes less time than two.
         if to - from <= EDGES_BYTES_MAX && is_read(from, data) && is_read(to, data) {

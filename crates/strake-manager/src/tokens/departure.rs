@@ -9,6 +9,11 @@
 //! clients that write others of it give the file up first, and it is granted to nobody before the
 //! end ([`strake_token::Authority::fenced`]): what is put right are whole files.
 //!
+//! **Late changes.** What a client that is gone has sent may still be under way to the metadata.
+//! If it told a size while its files are put right, its blocks would lie beyond the end of before,
+//! and be counted twice. So its changes are refused first, and those under way end
+//! ([`TokenService::close`]).
+//!
 //! **Which files.** Those that a client that is gone holds exclusively, or wrote beside others. If
 //! one of them has not reasserted what it holds, that is not known: then all files, but those that
 //! a living client holds exclusively. Nothing is granted at that time, so no other client writes.
@@ -16,12 +21,15 @@
 use super::{TokenService, pool};
 use std::collections::BTreeSet;
 use std::time::Duration;
+use strake_proto::meta::{MetaEntry, MetaOp};
 use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, Result};
 
 /// The living clients must have reasserted within that time. A later attempt waits anew.
 const REASSERT_MAX: Duration = Duration::from_secs(20);
 /// Living clients must have given up what they wrote beside those that are gone within that time.
 const CLEAR_MAX: Duration = Duration::from_secs(60);
+/// Changes of clients that are gone must have ended within that time.
+const CHANGES_MAX: Duration = Duration::from_secs(20);
 /// Numbers must be reserved within that time.
 const DRAW_MAX: Duration = Duration::from_secs(20);
 
@@ -31,6 +39,26 @@ const WAIT_STEP: Duration = Duration::from_millis(100);
 /// Puts right what clients that are gone have left in the files for which the function says true,
 /// with versions of that grant.
 pub type Heal<'a> = &'a dyn Fn(GrantNumber, &dyn Fn(Ino) -> bool) -> Result<()>;
+
+/// A change of the metadata that is under way.
+pub(super) struct Change<'a> {
+    service: &'a TokenService,
+    client: ClientId,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        let mut state = self.service.state.lock();
+        let count = state.changing.get_mut(&self.client).expect("invariant: a change is counted");
+        *count -= 1;
+        if *count == 0 {
+            state.changing.remove(&self.client);
+        }
+        if state.closed.contains(&self.client) {
+            self.service.changed.notify_all();
+        }
+    }
+}
 
 impl TokenService {
     /// Clients are gone, and no NSD accepts a write of them any more. Frees what they held when
@@ -55,6 +83,44 @@ impl TokenService {
         })?;
         clients.iter().for_each(|client| self.gone(*client));
         Ok(())
+    }
+
+    /// No change of the metadata by these clients is taken from now on, but that they leave.
+    /// Returns when what they had sent before is in the metadata, or refused.
+    ///
+    /// # Errors
+    /// `TimedOut` if a change lasts too long; the metadata's. The caller asks again.
+    pub fn close(&self, clients: &BTreeSet<ClientId>) -> Result<()> {
+        let end = self.clock.monotonic() + CHANGES_MAX;
+        let mut state = self.state.lock();
+        state.closed.extend(clients);
+        while clients.iter().any(|client| state.changing.contains_key(client)) {
+            if state.stopped {
+                return Err(pool::ended());
+            }
+            if self.clock.monotonic() >= end {
+                let detail = "a change by a mount that is gone has not ended";
+                return Err(Error::new(ErrorKind::TimedOut, detail));
+            }
+            self.changed.wait_for(&mut state, WAIT_STEP);
+        }
+        drop(state);
+        self.meta.sync()
+    }
+
+    /// Begins a change of the metadata by a client.
+    ///
+    /// # Errors
+    /// `Fenced` if the client was closed.
+    pub(super) fn begin_change(&self, entry: &MetaEntry) -> Result<Change<'_>> {
+        let client = entry.client;
+        let mut state = self.state.lock();
+        if state.closed.contains(&client) && !matches!(entry.op, MetaOp::Leave) {
+            let detail = format!("client {client} is not a client of this file system any more");
+            return Err(Error::new(ErrorKind::Fenced, detail));
+        }
+        *state.changing.entry(client).or_default() += 1;
+        Ok(Change { service: self, client })
     }
 
     /// Clients are gone, and no NSD accepts a write of them any more. Nobody waits for an answer of

@@ -73,6 +73,11 @@ impl Ticket<'_> {
         self.client
     }
 
+    /// The request takes no space of its sender's grant.
+    pub(super) fn uses_no_grant(&mut self) {
+        self.client = None;
+    }
+
     /// Judges the request again.
     pub(super) fn test(&self) -> Result<()> {
         let Some((store, door, context)) = &self.holder else { return Ok(()) };

@@ -125,6 +125,18 @@ fn delete(object: u64, counter: u64) -> NsdRequest {
     NsdRequest::DeleteRange { fs, object, from: BlockIndex(0), to: BlockIndex::END, version }
 }
 
+/// Changes something if strip 1 of object 1 is bad.
+fn mend_request() -> NsdRequest {
+    let checksums = strip_checksums(&key(1, 1), version(3), &strip_data(3));
+    NsdRequest::Mend { key: key(1, 1), version: version(3), checksums }
+}
+
+/// Makes strip 1 of object 1 bad, or good again.
+fn spoil(disk: &SimDisk, store: &BlockStore) {
+    let record = store.record(&key(1, 1)).expect("index").expect("held");
+    disk.flip(record.extents().next().expect("units").offset(), 1);
+}
+
 /// Every request that changes something.
 fn changes() -> Vec<(NsdRequest, AlignedBuffer)> {
     let data = strip_data(5);
@@ -140,6 +152,7 @@ fn changes() -> Vec<(NsdRequest, AlignedBuffer)> {
         (write_request(key(1, 1), 5, &data), strip_data(5)),
         (write_request(key(2, 2), 5, &data), strip_data(5)),
         (NsdRequest::Patch { key: key(1, 1), header, base, units, checksums, stable }, data),
+        (mend_request(), strip_data(3)),
         (delete(1, 9), none()),
         (NsdRequest::ForgetTombstones { fs, object: ObjectId(8), version: version(9) }, none()),
         (NsdRequest::Refuse { key: key(3, 3), version: version(9) }, none()),
@@ -155,9 +168,10 @@ fn late_changes_leave_nothing(
     meanwhile: &dyn Fn(&BlockStore, &ManualClock),
 ) {
     for (request, data) in changes() {
-        let (_, store, clock) = served();
+        let (disk, store, clock) = served();
         fill(&store);
         store.call(client(1), &NsdRequest::Commit { settled: Vec::new() }, &[], &mut []).expect("");
+        spoil(&disk, &store);
         let before = store.journal.last();
         let ticket = store.enter(sender).expect("let in");
         meanwhile(&store, &clock);
@@ -166,6 +180,7 @@ fn late_changes_leave_nothing(
         assert_eq!(store.journal.last(), before, "{request:?}");
         assert_eq!(held(&store, key(1, 1)), Some(version(3)));
         drop(ticket);
+        spoil(&disk, &store);
         check_managed(&store);
     }
 }

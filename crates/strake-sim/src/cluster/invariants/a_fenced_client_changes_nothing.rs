@@ -33,6 +33,7 @@ fn is_change(request: &NsdRequest) -> bool {
         request,
         NsdRequest::Write { .. }
             | NsdRequest::Patch { .. }
+            | NsdRequest::Mend { .. }
             | NsdRequest::Commit { .. }
             | NsdRequest::DeleteRange { .. }
             | NsdRequest::Refuse { .. }
