@@ -182,8 +182,8 @@ impl Session {
 
     /// Sends a request until there is a reply or the limits are reached. `message(true)` makes the
     /// message for a repetition, when an earlier attempt may have been executed. It is `None` if
-    /// the request must not be repeated. `feature` is the one that the request belongs to, if it came
-    /// after the first level.
+    /// the request must not be repeated. `feature` is the one that the request belongs to, if it
+    /// came after the first level.
     pub(crate) fn call(
         &self,
         kind: FrameKind,

@@ -666,8 +666,8 @@ impl Core {
         self.note_own_ticket();
     }
 
-    /// Ends the replica if what the machine has is of a level that this program does not understand:
-    /// the entry that raised it is not handed out again.
+    /// Ends the replica if what the machine has is of a level that this program does not
+    /// understand: the entry that raised it is not handed out again.
     fn check_level(&mut self) {
         let level = self.log.level_at(self.handed);
         if level > self.config.supports {
