@@ -14,9 +14,9 @@
 //! that programs of the first level read it; it is still written for them.
 //!
 //! A node of the quorum that has a file of version 3 or later also has a journal of the records'
-//! log; the file is what it knows before the log speaks. Version 3 lacks the logs of metadata at the
-//! end: there are none. Version 2 is of clusters without a log. It lacks the generation before
-//! them as well, which is 0.
+//! log; the file is what it knows before the log speaks. Version 3 also lacks the logs of metadata
+//! before the level: there are none. Version 2 is of clusters without a log. It lacks the
+//! generation before them as well, which is 0.
 //!
 //! The file is replaced as a whole: written beside, synced, renamed. After a crash either the old
 //! or the new one is there.
