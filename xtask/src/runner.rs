@@ -155,6 +155,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("cluster-disks", 10),
         ("cluster-copies", 10),
         ("cluster-recover", 10),
+        ("cluster-upgrade", 10),
         ("lab", 10),
         ("cluster-first", 10),
         ("slow-nodes", 10),

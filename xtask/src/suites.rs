@@ -15,6 +15,7 @@ mod cluster_first;
 mod cluster_full;
 mod cluster_mounts;
 mod cluster_recover;
+mod cluster_upgrade;
 mod coherence;
 mod command;
 mod crashes;
@@ -147,6 +148,11 @@ const SUITES: &[Suite] = &[
         name: "cluster-copies",
         about: "copies of a cluster's metadata go to other disks and nodes",
         run: cluster_copies::run,
+    },
+    Suite {
+        name: "cluster-upgrade",
+        about: "nodes get a newer program one after the other under load; the level rises",
+        run: cluster_upgrade::run,
     },
     Suite {
         name: "cluster-recover",

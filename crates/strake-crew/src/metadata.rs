@@ -31,6 +31,7 @@ use strake_env::{Clock, Disk, RealClock, WaitNames};
 use strake_meta::replicated::{ReplicatedMeta, ReplicatedOptions, Rules, TermPort, open_store};
 use strake_net::{Door, ReplicaPort, Service};
 use strake_observe::Observe;
+use strake_proto::feature;
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery};
 use strake_proto::{ClientId, ClusterId, Error, ErrorKind, FsId, NsdId, Result, Term};
 use strake_replica::core::Config;
@@ -164,6 +165,7 @@ fn config(own: ReplicaId, journal_bytes: u64) -> Config {
         lease: Duration::from_millis(1200),
         content_after: Some(CONTENT_AFTER),
         linger: LINGER,
+        supports: feature::understood().0,
         entry_bytes_max: ENTRY_BYTES_MAX,
         log_bytes_max: usize::try_from(log_bytes).unwrap_or(usize::MAX),
         ..Config::new(own)
@@ -339,6 +341,7 @@ impl Shared {
             clock: RealClock::shared(),
             waits: waits.clone(),
             rules: Rules::default(),
+            level_of: feature::level_of,
         };
         let transport = Arc::clone(&ways) as _;
         let start = |machine| {

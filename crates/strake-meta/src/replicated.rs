@@ -46,7 +46,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use strake_env::sync::{Mutex, RwLock, WatchedMutex};
 use strake_env::{Clock, Disk, Stops, WaitNames};
-use strake_proto::{Error, ErrorKind, NsdId, Result, Timestamp};
+use strake_proto::meta::MetaOp;
+use strake_proto::{Error, ErrorKind, FeatureLevel, NsdId, Result, Timestamp};
 use strake_replica::journal::{Identity, Journal};
 use strake_replica::types::Stamp;
 use strake_replica::{Machine, Replica};
@@ -66,6 +67,9 @@ pub struct ReplicatedOptions {
     pub waits: Arc<dyn WaitNames>,
     /// The rules that are obeyed: all of them.
     pub rules: Rules,
+    /// The feature level of the log that an entry with this change needs:
+    /// [`strake_proto::feature::level_of`].
+    pub level_of: fn(&MetaOp) -> FeatureLevel,
 }
 
 /// The entry with which a log goes on when a majority of its replicas is lost for good. Every

@@ -208,6 +208,19 @@ pub struct Terms {
     pub limits: CallLimits,
 }
 
+impl Agreed {
+    /// After hellos that the end has sent, and heard with `receiving`.
+    pub(crate) fn new(
+        mut sending: Seal,
+        receiving: Seal,
+        terms: Terms,
+        peer: ProvenPeer,
+    ) -> Agreed {
+        sending.speak_at_most(receiving.protocol());
+        Agreed { sending, receiving, terms, peer }
+    }
+}
+
 impl Terms {
     /// What a welcome says.
     pub(crate) fn of(boot: u64, calls_max: u32, bytes_max: u64) -> Terms {
@@ -295,7 +308,7 @@ pub fn greet(
         _ => return Err(Error::new(ErrorKind::Corrupt, UNEXPECTED)),
     };
     let sending = Seal::new(&secret.derive("strake to server", &transcript));
-    Ok(Agreed { sending, receiving, terms, peer: ProvenPeer::Secret })
+    Ok(Agreed::new(sending, receiving, terms, ProvenPeer::Secret))
 }
 
 /// The server's half of the handshake, for a server of one service.
@@ -317,7 +330,7 @@ pub fn welcome(
     }
     let (mut sending, receiving) = challenge(stream, secret, wanted, &client)?;
     say(stream, &mut sending, &terms.welcome())?;
-    Ok(Agreed { sending, receiving, terms, peer: ProvenPeer::Secret })
+    Ok(Agreed::new(sending, receiving, terms, ProvenPeer::Secret))
 }
 
 /// The server's half of the handshake, for a server of several services. `find` gives the service
@@ -340,7 +353,7 @@ pub fn welcome_to<T>(
         return Err(Error::new(ErrorKind::Unreachable, reason));
     };
     say(stream, &mut sending, &terms.welcome())?;
-    Ok((found, Agreed { sending, receiving, terms, peer: ProvenPeer::Secret }))
+    Ok((found, Agreed::new(sending, receiving, terms, ProvenPeer::Secret)))
 }
 
 /// The service that a client wants, and its nonce.
@@ -371,7 +384,8 @@ fn challenge(
         return Err(Error::new(ErrorKind::Access, reason));
     }
     let sending = Seal::new(&secret.derive("strake to client", &transcript));
-    let receiving = Seal::new(&secret.derive("strake to server", &transcript));
+    let mut receiving = Seal::new(&secret.derive("strake to server", &transcript));
+    receiving.speak_at_most(open.protocol());
     Ok((sending, receiving))
 }
 

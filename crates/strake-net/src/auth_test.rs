@@ -1,7 +1,11 @@
 //! The handshake in memory: golden codes, and messages that lie.
 
 use super::*;
+use crate::seal::SPOKEN;
 use strake_env::Rng;
+use strake_env::net::UnixStream;
+use strake_env::thread::spawn;
+use strake_proto::nsd::PROTOCOL_VERSION;
 
 const SECRET: SharedSecret = SharedSecret([1; SECRET_BYTES]);
 const TERMS: Terms = Terms { boot: 9, limits: CallLimits { calls_max: 7, bytes_max: 8 } };
@@ -94,4 +98,39 @@ fn no_mutation_of_recorded_words_opens_a_session_or_panics() {
         let error = client.err().expect("nobody proved anything");
         assert!(!error.to_string().contains('\u{1b}'), "a stranger's text is made harmless");
     }
+}
+
+/// Greets over a pair of sockets: the versions that client and server end up with.
+fn agreed(client: u16, server: u16) -> (Result<u16>, Result<u16>) {
+    let (mut near, mut far) = UnixStream::pair().expect("a pair");
+    let serving = spawn(move || {
+        SPOKEN.set(Some(server));
+        welcome(&mut far, &SECRET, SERVICE, TERMS)
+    });
+    SPOKEN.set(Some(client));
+    let greeted = greet(&mut near, &SECRET, SERVICE);
+    SPOKEN.set(None);
+    drop(near);
+    let served = serving.join().expect("no panic");
+    let of = |agreed: Agreed| {
+        assert_eq!(agreed.sending.protocol(), agreed.receiving.protocol());
+        agreed.sending.protocol()
+    };
+    (greeted.map(of), served.map(of))
+}
+
+#[test]
+fn both_ends_speak_the_lower_version_of_the_two() {
+    let (old, new) = (PROTOCOL_VERSION - 1, PROTOCOL_VERSION);
+    for (client, server, lower) in [(old, new, old), (new, old, old), (new, new, new)] {
+        let (greeted, served) = agreed(client, server);
+        assert_eq!((greeted.expect("greets"), served.expect("serves")), (lower, lower));
+    }
+}
+
+#[test]
+fn a_program_that_is_too_old_gets_no_session() {
+    let (greeted, served) = agreed(1, PROTOCOL_VERSION);
+    assert!(greeted.is_err());
+    assert_eq!(served.expect_err("too old").kind(), ErrorKind::NotSupported);
 }

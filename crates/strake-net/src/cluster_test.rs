@@ -4,6 +4,7 @@
 use crate::connection::{CallError, Connection};
 use crate::frame::{FrameKind, Seal, write_frame};
 use crate::handshake::introduce;
+use crate::seal::SPOKEN;
 use crate::*;
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use std::time::Duration;
 use strake_env::net::TcpStream;
 use strake_env::sync::Mutex;
 use strake_env::{Clock, ManualClock, RealClock, Rng};
-use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
+use strake_proto::feature::OLDEST_PROTOCOL;
+use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest, PROTOCOL_VERSION};
 use strake_proto::{
     ClusterId, Error, ErrorKind, NodeIdentity, NodeName, NsdId, Result, Role, Roles,
 };
@@ -243,6 +245,27 @@ fn roles_and_membership_decide_who_may_use_a_service() {
     assert!(ask(&connection, "x").is_ok());
     door.disconnect(&name("s1"));
     assert!(ask(&connection, "x").is_err(), "its connections end with its membership");
+}
+
+#[test]
+fn an_older_program_and_a_newer_one_work_together() {
+    let cluster = TestCluster::new(1);
+    let server = cluster.node("n1", &[Role::Quorum, Role::Server], Cipher::Tls);
+    let door = open_door(server_of(&server), options());
+    let own = cluster.node("c1", &[Role::Client], Cipher::Tls);
+    let to_n1 = Introduction::node(&own, &name("n1"));
+    for spoken in [None, Some(OLDEST_PROTOCOL)] {
+        SPOKEN.set(spoken);
+        let connection = connect(&door, &to_n1, Service::Node);
+        SPOKEN.set(None);
+        let connection = connection.expect("both are spoken");
+        assert_eq!(connection.protocol(), spoken.unwrap_or(PROTOCOL_VERSION));
+        assert!(ask(&connection, "x").is_ok(), "{spoken:?}");
+    }
+    SPOKEN.set(Some(OLDEST_PROTOCOL - 1));
+    let refused_one = connect(&door, &to_n1, Service::Node);
+    SPOKEN.set(None);
+    refused(refused_one, ErrorKind::Access, "install a newer version of strake there");
 }
 
 /// Sets it when dropped, also by a test that fails: threads that look at it end then.

@@ -39,6 +39,8 @@ pub struct Connection {
     back: Arc<Workers<Frame>>,
     reader: Option<JoinHandle<()>>,
     boot: u64,
+    /// The version that both ends speak.
+    protocol: u16,
     peer: ProvenPeer,
     /// The detour that it takes, if it takes one.
     detour: Option<Detour>,
@@ -204,6 +206,7 @@ impl Connection {
         // From here on the reader may wait for replies as long as it takes; the calls have limits.
         stream.set_limits(None, Some(limit))?;
         let (for_reader, for_end) = (stream.try_clone()?, stream.try_clone()?);
+        let protocol = agreed.sending.protocol();
         let inner = Arc::new(Inner {
             stream: for_end,
             writer: WatchedMutex::new(Writer { stream, seal: agreed.sending }),
@@ -229,6 +232,7 @@ impl Connection {
             back,
             reader: Some(reader),
             boot: agreed.terms.boot,
+            protocol,
             peer: agreed.peer,
             detour,
         })
@@ -242,6 +246,11 @@ impl Connection {
     /// The boot number of the server at the other end.
     pub fn boot(&self) -> u64 {
         self.boot
+    }
+
+    /// The protocol version that both ends speak.
+    pub fn protocol(&self) -> u16 {
+        self.protocol
     }
 
     /// Who the server at the other end has proven to be.

@@ -6,11 +6,16 @@
 //! anyone sees it. After any error the stream has no meaning any more and must be closed.
 //!
 //! The authentication code and the encryption are those of [`crate::seal`].
+//!
+//! **Versions.** A hello says which protocol version its sender speaks at most, and is itself the
+//! same in all of them. From the hellos on, both ends use the lower one of the two. A frame of
+//! another version ends the connection. So nobody in between can talk the ends into an older
+//! version: one that changes a hello before there are keys has the ends disagree.
 
-use crate::seal::{CODE_BYTES, Forged};
+use crate::seal::{CODE_BYTES, Forged, newest_protocol};
 use std::io::{self, IoSlice, Read, Write};
+use strake_proto::feature::OLDEST_PROTOCOL;
 use strake_proto::limits::{MESSAGE_BYTES_MAX, PAYLOAD_BYTES_MAX};
-use strake_proto::nsd::PROTOCOL_VERSION;
 use strake_proto::{Error, ErrorKind, Result};
 
 pub use crate::seal::Seal;
@@ -140,7 +145,11 @@ pub fn write_frame(
     }
     let mut head = [0u8; HEAD_BYTES];
     head[0..4].copy_from_slice(&MAGIC);
-    head[4..6].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+    let version = match kind {
+        FrameKind::Hello => newest_protocol(),
+        _ => seal.protocol(),
+    };
+    head[4..6].copy_from_slice(&version.to_le_bytes());
     head[6..8].copy_from_slice(&(kind as u16).to_le_bytes());
     head[8..16].copy_from_slice(&number.to_le_bytes());
     head[16..20].copy_from_slice(&(message.len() as u32).to_le_bytes());
@@ -176,6 +185,7 @@ fn write_all_parts(out: &mut dyn Write, mut parts: &mut [IoSlice<'_>]) -> io::Re
 /// The believed contents of a head.
 struct Head {
     kind: FrameKind,
+    version: u16,
     number: u64,
     message_bytes: usize,
     payload_bytes: usize,
@@ -188,7 +198,8 @@ fn corrupt(detail: impl Into<String>) -> Error {
 }
 
 impl Head {
-    fn decode(head: &[u8; HEAD_BYTES], limits: FrameLimits) -> Result<Head> {
+    /// `agreed` is the version of all frames but hellos.
+    fn decode(head: &[u8; HEAD_BYTES], limits: FrameLimits, agreed: u16) -> Result<Head> {
         let word = |at: usize| {
             let bytes = head[at..at + 4].try_into().expect("invariant: four bytes");
             u32::from_le_bytes(bytes)
@@ -200,15 +211,19 @@ impl Head {
             return Err(corrupt("a frame's head does not match its checksum"));
         }
         let version = u16::from_le_bytes([head[4], head[5]]);
-        if version != PROTOCOL_VERSION {
+        if version < OLDEST_PROTOCOL {
             let detail = format!(
-                "the peer speaks protocol {version} and this program {PROTOCOL_VERSION}: run the \
-                 same version of strake on both sides"
+                "the peer speaks protocol {version} at most and this program {OLDEST_PROTOCOL} at \
+                 least: install a newer version of strake there"
             );
             return Err(Error::new(ErrorKind::NotSupported, detail));
         }
         let kind = FrameKind::from_wire(u16::from_le_bytes([head[6], head[7]]))
             .ok_or_else(|| corrupt("a frame of unknown kind"))?;
+        if kind != FrameKind::Hello && version != agreed {
+            let detail = format!("a frame of protocol {version}, where {agreed} was agreed");
+            return Err(Error::new(ErrorKind::NotSupported, detail));
+        }
         let limits = limits.of(kind);
         let (message_bytes, payload_bytes) = (word(16) as usize, word(20) as usize);
         if message_bytes > limits.message_bytes || payload_bytes > limits.payload_bytes {
@@ -221,7 +236,7 @@ impl Head {
         }
         let number = u64::from(word(8)) | u64::from(word(12)) << 32;
         let (message_crc, payload_crc) = (word(24), word(28));
-        Ok(Head { kind, number, message_bytes, payload_bytes, message_crc, payload_crc })
+        Ok(Head { kind, version, number, message_bytes, payload_bytes, message_crc, payload_crc })
     }
 }
 
@@ -241,7 +256,7 @@ pub fn read_frame(
     if !read_head(input, &mut head)? {
         return Ok(None);
     }
-    let believed = Head::decode(&head, limits)?;
+    let believed = Head::decode(&head, limits, seal.protocol())?;
     let code = head[COVERED_BYTES..].try_into().expect("invariant: a code has 16 bytes");
     let mut message = vec![0; believed.message_bytes];
     read_exact(input, &mut message)?;
@@ -266,7 +281,10 @@ pub fn read_frame(
     }
     let length = message.len();
     seal.open_payload(length, &mut payload, &code, &tag).map_err(forged)?;
-    let Head { kind, number, .. } = believed;
+    let Head { kind, version, number, .. } = believed;
+    if kind == FrameKind::Hello {
+        seal.speak_at_most(version);
+    }
     Ok(Some(Frame { kind, number, message, payload }))
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::session::encode;
 use strake_env::Rng;
+use strake_proto::nsd::PROTOCOL_VERSION;
 
 const KEY: [u8; 32] = [7; 32];
 
@@ -27,10 +28,17 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// On a connection with a program that speaks the oldest version.
+fn old(mut seal: Seal) -> Seal {
+    seal.speak_at_most(OLDEST_PROTOCOL);
+    seal
+}
+
+/// The oldest version, so these bytes stay as long as that is spoken.
 #[test]
 fn golden_frames() {
-    let plain = written(&mut Seal::none(), b"header", b"payload");
-    let mut seal = Seal::new(&KEY);
+    let plain = written(&mut old(Seal::none()), b"header", b"payload");
+    let mut seal = old(Seal::new(&KEY));
     let sealed = [
         written(&mut seal, b"header", b"payload"),
         written(&mut seal, b"", b""),
@@ -103,7 +111,7 @@ fn golden_message_of_mending() {
 
 #[test]
 fn golden_encrypted_frames() {
-    let mut seal = Seal::encrypting(&KEY);
+    let mut seal = old(Seal::encrypting(&KEY));
     let frames = [
         written(&mut seal, b"header", b"payload"),
         written(&mut seal, b"", b""),
@@ -321,23 +329,46 @@ fn requests_of_servers_and_their_replies_are_short() {
     }
 }
 
-#[test]
-fn the_version_before_is_refused_with_advice() {
-    let mut frame = written(&mut Seal::none(), b"", b"");
-    frame[4..6].copy_from_slice(&(PROTOCOL_VERSION - 1).to_le_bytes());
+/// A frame with another version in its head.
+fn of_version(mut frame: Vec<u8>, version: u16) -> Vec<u8> {
+    frame[4..6].copy_from_slice(&version.to_le_bytes());
     let check = crc32c::crc32c(&frame[..CHECKED_BYTES]);
     frame[CHECKED_BYTES..COVERED_BYTES].copy_from_slice(&check.to_le_bytes());
-    let error = read(&frame, &mut Seal::none(), FrameLimits::HELLO).expect_err("other version");
-    assert!(error.to_string().contains("same version of strake on both sides"), "{error}");
+    frame
 }
 
 #[test]
-fn another_protocol_version_is_named() {
-    let mut frame = written(&mut Seal::none(), b"", b"");
-    frame[4] = 99;
-    let check = crc32c::crc32c(&frame[..CHECKED_BYTES]);
-    frame[CHECKED_BYTES..COVERED_BYTES].copy_from_slice(&check.to_le_bytes());
-    let error = read(&frame, &mut Seal::none(), FrameLimits::HELLO).expect_err("other version");
-    assert_eq!(error.kind(), ErrorKind::NotSupported);
-    assert!(error.to_string().contains("99"), "{error}");
+fn a_version_that_is_too_old_is_refused_with_advice() {
+    for kind in [FrameKind::Hello, FrameKind::NsdRequest] {
+        let frame = written_as(kind, &mut Seal::none(), b"", b"");
+        let frame = of_version(frame, OLDEST_PROTOCOL - 1);
+        let error = read(&frame, &mut Seal::none(), FrameLimits::HELLO).expect_err("too old");
+        assert_eq!(error.kind(), ErrorKind::NotSupported);
+        assert!(error.to_string().contains("install a newer version of strake there"), "{error}");
+    }
+}
+
+#[test]
+fn a_hello_of_any_later_version_is_read_and_the_lower_version_counts() {
+    let hello = written_as(FrameKind::Hello, &mut Seal::none(), b"hi", b"");
+    for (version, agreed) in [(OLDEST_PROTOCOL, OLDEST_PROTOCOL), (99, PROTOCOL_VERSION)] {
+        let mut seal = Seal::none();
+        let frame = read(&of_version(hello.clone(), version), &mut seal, FrameLimits::HELLO);
+        assert_eq!(frame.expect("a frame").expect("one").message, b"hi");
+        assert_eq!(seal.protocol(), agreed, "{version}");
+    }
+}
+
+#[test]
+fn a_frame_of_another_version_than_was_agreed_is_named_and_refused() {
+    for (agreed, version) in [(PROTOCOL_VERSION, OLDEST_PROTOCOL), (OLDEST_PROTOCOL, 99)] {
+        let mut seal = Seal::none();
+        seal.speak_at_most(agreed);
+        let frame = written(&mut Seal::none(), b"", b"");
+        let frame = of_version(frame, version);
+        let error = read(&frame, &mut seal, FrameLimits::HELLO).expect_err("another one");
+        assert_eq!(error.kind(), ErrorKind::NotSupported);
+        let text = format!("a frame of protocol {version}, where {agreed} was agreed");
+        assert!(error.to_string().contains(&text), "{error}");
+    }
 }

@@ -115,7 +115,7 @@ pub(crate) fn introduce(
     };
     let Secured { sending, receiving, peer, .. } = secured;
     let peer = ProvenPeer::Node(peer.expect("invariant: a server that is a node has a name"));
-    Ok(Agreed { sending, receiving, terms, peer })
+    Ok(Agreed::new(sending, receiving, terms, peer))
 }
 
 /// Hears the first frame after a handshake. The server may have refused the client's certificate
@@ -204,7 +204,14 @@ fn receive_node<T>(
     let Some(node) = peer else {
         return Ok(Welcomed::Joiner(Joiner { sending, receiving }));
     };
-    let found = match hear(stream, &mut receiving)? {
+    let heard = hear(stream, &mut receiving);
+    if let Err(error) = &heard
+        && error.kind() == ErrorKind::NotSupported
+    {
+        // A program that is too old hears why.
+        let _ = say(stream, &mut sending, &Hello::Refused { reason: error.to_string() });
+    }
+    let found = match heard? {
         Hello::Wanted { service } => {
             let admitted = server.members.admit(&node).and_then(|()| service.check_roles(&node));
             let found = admitted.and_then(|()| {
@@ -226,7 +233,7 @@ fn receive_node<T>(
             let peer = ProvenPeer::Node(node);
             Ok(match wish {
                 Wish::Service(found) => {
-                    Welcomed::Session(found, Agreed { sending, receiving, terms, peer })
+                    Welcomed::Session(found, Agreed::new(sending, receiving, terms, peer))
                 }
                 Wish::Node(onward, seat) => Welcomed::Passage(onward, seat),
             })

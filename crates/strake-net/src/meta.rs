@@ -38,6 +38,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_env::stream::Listener;
 use strake_env::sync::{Condvar, Mutex, MutexGuard};
+use strake_proto::feature::{self, Feature};
 use strake_proto::limits::MESSAGE_BYTES_MAX;
 use strake_proto::meta::{
     CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
@@ -119,21 +120,26 @@ impl MetaClientSession {
     }
 
     fn call(&self, reason: &'static str, message: &[u8], repeatable: bool) -> Result<MetaReply> {
-        self.call_within(self.session.call_max(), reason, message, repeatable)
+        self.call_within(self.session.call_max(), reason, message, repeatable, None)
     }
 
-    /// Like `call`, with a limit of its own for the reply.
+    /// Like `call`, with a limit of its own for the reply, and the feature that the message belongs
+    /// to.
     fn call_within(
         &self,
         limit: Duration,
         reason: &'static str,
         message: &[u8],
         repeatable: bool,
+        feature: Option<Feature>,
     ) -> Result<MetaReply> {
         let mut broken = None;
         let prepare = |connection: &Connection| self.prepare(connection);
         self.session.persist(reason, &prepare, &mut |connection| {
             if let Some(error) = broken.take().filter(|_| !repeatable) {
+                return Attempt::Over(Err(error));
+            }
+            if let Err(error) = feature::check_spoken(feature, connection.protocol()) {
                 return Attempt::Over(Err(error));
             }
             let kind = FrameKind::MetaRequest;
@@ -368,12 +374,11 @@ impl MetaClientSession {
 impl MetaPort for MetaClientSession {
     fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
         let message = encode(&MetaRequestRef::Query(query))?;
-        match query {
-            MetaQuery::Check | MetaQuery::CheckAs { .. } => {
-                self.call_within(CHECK_MAX, "for a check of", &message, true)
-            }
-            _ => self.call("for an answer of", &message, true),
-        }
+        let (limit, reason) = match query {
+            MetaQuery::Check | MetaQuery::CheckAs { .. } => (CHECK_MAX, "for a check of"),
+            _ => (self.session.call_max(), "for an answer of"),
+        };
+        self.call_within(limit, reason, &message, true, feature::of_query(query))
     }
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {

@@ -15,6 +15,7 @@ use crate::session::{Session, SessionEnv, SessionLimits, decode, encode};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::stream::{Endpoint, Listener};
+use strake_proto::feature;
 use strake_proto::limits::PAYLOAD_BYTES_MAX;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
 use strake_proto::{Error, ErrorKind, NsdId, Result};
@@ -105,7 +106,8 @@ impl NsdClientSession {
             _ => encode(&(context, request)).map(Some),
         };
         let kind = FrameKind::NsdRequest;
-        let reply = self.session.call(kind, waiting_for(request), &message, send, &|_| Ok(()))?;
+        let (reason, feature) = (waiting_for(request), feature::of_nsd_request(request));
+        let reply = self.session.call(kind, reason, &message, send, feature)?;
         if reply.frame.kind != FrameKind::NsdReply {
             return Err(Error::new(ErrorKind::Corrupt, "a reply of the wrong kind"));
         }

@@ -24,6 +24,22 @@
 use hmac::{Hmac, Mac};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, Tag, UnboundKey};
 use sha2::Sha256;
+use strake_proto::feature;
+
+/// The newest protocol version that this end says that it speaks.
+pub(crate) fn newest_protocol() -> u16 {
+    #[cfg(test)]
+    if let Some(protocol) = SPOKEN.get() {
+        return protocol;
+    }
+    feature::understood().protocol()
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Lets a thread of a test greet as an older program.
+    pub(crate) static SPOKEN: std::cell::Cell<Option<u16>> = const { std::cell::Cell::new(None) };
+}
 
 /// A code or a tag.
 pub(crate) const CODE_BYTES: usize = 16;
@@ -36,6 +52,8 @@ const KEY_BYTES_MAX: u64 = 64 << 30;
 pub struct Seal {
     kind: Kind,
     counter: u64,
+    /// The protocol version of this direction's frames; until hellos are exchanged, the newest.
+    protocol: u16,
 }
 
 #[cfg_attr(test, derive(Clone))]
@@ -71,23 +89,37 @@ pub(crate) struct Forged;
 impl Seal {
     /// Before keys are agreed: the code is zero.
     pub fn none() -> Seal {
-        Seal { kind: Kind::None, counter: 0 }
+        Seal::of(Kind::None)
     }
 
     /// Codes under a session's key.
     pub fn new(key: &[u8; 32]) -> Seal {
-        Seal { kind: Kind::Code(hmac(key)), counter: 0 }
+        Seal::of(Kind::Code(hmac(key)))
     }
 
     /// Encryption under a session's key.
     pub fn encrypting(key: &[u8; 32]) -> Seal {
-        Seal { kind: Kind::Encrypted(Box::new(Encryption::new(key, KEY_BYTES_MAX))), counter: 0 }
+        Seal::of(Kind::Encrypted(Box::new(Encryption::new(key, KEY_BYTES_MAX))))
     }
 
     /// The same with keys that wear out sooner, for tests.
     #[cfg(test)]
     pub(crate) fn encrypting_with(key: &[u8; 32], bytes_max: u64) -> Seal {
-        Seal { kind: Kind::Encrypted(Box::new(Encryption::new(key, bytes_max))), counter: 0 }
+        Seal::of(Kind::Encrypted(Box::new(Encryption::new(key, bytes_max))))
+    }
+
+    fn of(kind: Kind) -> Seal {
+        Seal { kind, counter: 0, protocol: newest_protocol() }
+    }
+
+    /// The protocol version of this direction's frames.
+    pub fn protocol(&self) -> u16 {
+        self.protocol
+    }
+
+    /// The peer speaks no newer protocol version than this one.
+    pub(crate) fn speak_at_most(&mut self, protocol: u16) {
+        self.protocol = self.protocol.min(protocol);
     }
 
     /// True if message and payload are encrypted; then the head has no checksums of them.

@@ -13,6 +13,7 @@ use strake_env::WaitNames;
 use strake_env::clock::Clock;
 use strake_env::links::Links;
 use strake_env::sync::{Mutex, WatchedMutex};
+use strake_proto::feature::{self, Feature};
 use strake_proto::{Error, ErrorKind, Result};
 
 /// The pause after the first failed attempt to connect; doubled up to [`PAUSE_MAX`].
@@ -181,17 +182,21 @@ impl Session {
 
     /// Sends a request until there is a reply or the limits are reached. `message(true)` makes the
     /// message for a repetition, when an earlier attempt may have been executed. It is `None` if
-    /// the request must not be repeated.
+    /// the request must not be repeated. `feature` is the one that the request belongs to, if it
+    /// came after the first level.
     pub(crate) fn call(
         &self,
         kind: FrameKind,
         reason: &'static str,
         message: &dyn Fn(bool) -> Result<Option<Vec<u8>>>,
         payload: &[u8],
-        prepare: Prepare<'_>,
+        feature: Option<Feature>,
     ) -> Result<Reply> {
         let mut broken = None;
-        self.persist(reason, prepare, &mut |connection| {
+        self.persist(reason, &|_| Ok(()), &mut |connection| {
+            if let Err(error) = feature::check_spoken(feature, connection.protocol()) {
+                return Attempt::Over(Err(error));
+            }
             let message = match message(broken.is_some()) {
                 Ok(Some(message)) => message,
                 Ok(None) => {

@@ -13,6 +13,7 @@ pub mod attr;
 mod byte_string;
 pub mod errno;
 pub mod error;
+pub mod feature;
 pub mod histogram;
 pub mod ids;
 pub mod layout;
@@ -24,6 +25,7 @@ pub mod units;
 
 pub use attr::{Attr, Caller, FileType, Groups, StatFs, Timestamp};
 pub use error::{Error, ErrorKind, Result};
+pub use feature::FeatureLevel;
 pub use ids::{
     ClientId, ClusterId, Epoch, FsId, Generation, GrantNumber, Ino, LayoutVersion, MapVersion,
     NsdId, ObjectId, SlotIndex, StripIndex, StripKey, Term, Version,

@@ -8,7 +8,8 @@
 //!
 //! ```text
 //! 0   4  magic "SRPC"
-//! 4   2  protocol version (PROTOCOL_VERSION)
+//! 4   2  protocol version: in a hello the newest that the sender speaks, else the connection's,
+//!        which is the lower one of those in the hellos (`crate::feature`)
 //! 6   2  kind: 1 NSD request, 2 NSD reply, 3 metadata request, 4 metadata reply, 5 hello,
 //!        6 request of a server to its client, 7 reply to it, 8 part of a conversation,
 //!        9 request of a node to another, 10 reply to it, 11 ping (empty), 12 its answer (the
@@ -33,7 +34,8 @@ use crate::units::BlockIndex;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Changes whenever a message changes. Both ends must have the same.
+/// The newest protocol version that this program speaks. It rises when there is a new message; what
+/// is older stays as it is ([`crate::feature`]).
 pub const PROTOCOL_VERSION: u16 = 14;
 
 /// The sender of a request, and its view of the cluster. It goes before every request on a wire. A

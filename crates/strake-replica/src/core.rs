@@ -318,6 +318,7 @@ impl Core {
             config,
         };
         core.put_off_election();
+        core.check_level();
         core.output.install = core.log.snapshot().cloned();
         core.look_at_answers();
         if core.log.membership().is_alone(core.config.id) {
@@ -345,6 +346,7 @@ impl Core {
         core.keeping = Some(Keeping::new(position.is_none()));
         let position = position.unwrap_or(core.committed);
         (core.committed, core.handed) = (position, position);
+        core.check_level();
         core
     }
 
@@ -662,6 +664,15 @@ impl Core {
         let since = Some(self.now);
         self.outstanding.push_back(Outstanding { ticket: self.ticket, last, since });
         self.note_own_ticket();
+    }
+
+    /// Ends the replica if what the machine has is of a level that this program does not
+    /// understand: the entry that raised it is not handed out again.
+    fn check_level(&mut self) {
+        let level = self.log.level_at(self.handed);
+        if level > self.config.supports {
+            self.fail(Fault::Level(level));
+        }
     }
 
     fn hand_out(&mut self) {

@@ -341,6 +341,30 @@ fn an_entry_above_the_level_ends_a_replica_that_does_not_understand_it() {
 }
 
 #[test]
+fn a_replica_does_not_begin_with_a_state_above_the_level_that_it_understands() {
+    let log = || {
+        let mut log = log_of(1, &[1]);
+        let payload = Payload::Level(2);
+        log.push(Entry { term: Term(1), position: Position(2), payload });
+        log
+    };
+    let start = |supports: u32, position: Option<Position>| {
+        let config = Config { supports, ..Config::new(id(1)) };
+        let hard = Hard { term: Term(1), ..Hard::default() };
+        Core::keeping(config, hard, log(), position, Duration::ZERO, 1).output().fault
+    };
+    assert_eq!(start(1, Some(Position(2))), Some(Fault::Level(2)));
+    assert_eq!(start(2, Some(Position(2))), None);
+    assert_eq!(start(1, Some(Position(1))), None, "whether it was committed is not known yet");
+    let mut log = log();
+    let snapshot = log.snapshot_at(Position(2), Bytes::from(&b"s"[..])).expect("it is there");
+    log.take_snapshot(Arc::new(snapshot), 0, 0);
+    let config = Config { supports: 1, ..Config::new(id(1)) };
+    let mut carried = Core::new(config, Hard::default(), log, Duration::ZERO, 1);
+    assert_eq!(carried.output().fault, Some(Fault::Level(2)));
+}
+
+#[test]
 fn a_voter_to_be_is_a_learner_first_and_proposals_have_a_bound() {
     let mut scene = Scene::of((1..=3).map(|number| replica(number, log_of(3, &[1]), 1)));
     scene.introduce();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use strake_env::net::UnixStream;
 use strake_observe::recent::Filter;
 use strake_observe::{HistogramOrder, IoCounters, Labels, TraceEvent, TraceQuestion};
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::{Error, ErrorKind, FeatureLevel, Result};
 
 /// The longest request or reply, in bytes. A longer line is refused.
 pub(crate) const LINE_BYTES_MAX: u64 = 64 << 20;
@@ -299,6 +299,9 @@ pub(crate) struct Status {
     /// Where the file system is mounted. Older daemons do not send it.
     #[serde(default)]
     pub(crate) places: Vec<PathBuf>,
+    /// The feature level that the daemon's program understands. Older daemons do not send it.
+    #[serde(default)]
+    pub(crate) understands: FeatureLevel,
 }
 
 fn yes() -> bool {

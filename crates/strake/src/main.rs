@@ -31,6 +31,7 @@ mod utab;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use strake_proto::{FeatureLevel, feature};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -97,7 +98,15 @@ enum Command {
     Version,
 }
 
+/// For tests of upgrades, which need an older program: the highest feature level that this program
+/// is to understand. It then speaks no newer protocol either, and so do the processes that it
+/// starts.
+const LEVEL_MAX: &str = "STRAKE_FEATURE_LEVEL_MAX";
+
 fn main() -> ExitCode {
+    if let Some(level) = std::env::var(LEVEL_MAX).ok().and_then(|text| text.parse().ok()) {
+        feature::understand_at_most(FeatureLevel(level));
+    }
     let by_name = commands::mount::run_by_name().or_else(commands::mm::run_by_name);
     if let Some(ended) = by_name.or_else(commands::mm::run_after_mm) {
         return ended;

@@ -30,13 +30,14 @@ pub(crate) mod replicas;
 mod server;
 mod serving;
 mod tokens;
+mod upgrade;
 
 pub(crate) use dir::{NodeDir, NodeFile};
 #[cfg(test)]
 pub(crate) use messages::MemberState;
 pub(crate) use messages::{
-    FsWanted, Grant, LeaderRequest, MetadataState, MountAnswer, NodeRequest, NodeState, OfNode,
-    ReplicaState, Request, StripsChecked,
+    FsWanted, Grant, LeaderRequest, MetadataState, MountAnswer, NodePrograms, NodeRequest,
+    NodeState, OfNode, ReplicaState, Request, StripsChecked,
 };
 pub(crate) use mount::disks_of_mount;
 pub(crate) use peer::{Peer, ask_own, ask_own_soon};
@@ -44,6 +45,7 @@ pub(crate) use recover::{GoesOn, LostMajority, Recovery};
 pub(crate) use replicas::voters_of;
 pub(crate) use server::serve;
 pub(crate) use serving::{search, serving_peer};
+pub(crate) use upgrade::next_level;
 
 /// The port of a node's server process if `--address` names none.
 pub(crate) const PORT_DEFAULT: u16 = 7790;

@@ -21,6 +21,7 @@ use super::session::Session;
 use super::writer::contents;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 const COMMAND_SECONDS_MAX: u64 = 60;
@@ -308,6 +309,8 @@ pub(super) struct Place<'a> {
     suite: &'static str,
     pub(super) root: PathBuf,
     port: u32,
+    /// While it is true, programs that are started behave as older ones (decision 0080).
+    pub(super) runs_older: AtomicBool,
 }
 
 impl<'a> Place<'a> {
@@ -315,7 +318,8 @@ impl<'a> Place<'a> {
         let root = session.root.join(session.next_number().to_string());
         std::fs::create_dir(&root).map_err(|error| format!("{}: {error}", root.display()))?;
         // Two runs side by side have different ports, below those that the system gives away.
-        Ok(Place { session, suite, root, port: 12_000 + std::process::id() % 20_000 })
+        let port = 12_000 + std::process::id() % 20_000;
+        Ok(Place { session, suite, root, port, runs_older: AtomicBool::new(false) })
     }
 
     /// Whatever went wrong, no process stays.
@@ -348,6 +352,9 @@ impl<'a> Place<'a> {
         let mut words = words.split(' ');
         command.args(words.by_ref().take(2));
         command.arg("--dir").arg(self.root.join(node)).args(words);
+        if self.runs_older.load(SeqCst) {
+            command.env("STRAKE_FEATURE_LEVEL_MAX", "1");
+        }
         command
     }
 

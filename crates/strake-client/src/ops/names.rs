@@ -77,7 +77,15 @@ pub(crate) fn find(mount: &Mount, dir: &InodeState, name: &[u8]) -> Result<Found
         }
     };
     let query = MetaQuery::LookupOrNext { parent: dir.ino, name: name.to_vec(), limit: FOLLOWING };
-    match mount.array.meta.query(&query)? {
+    let answer = match mount.array.meta.query(&query) {
+        // The node that serves runs an older program, and tells only where the name leads.
+        Err(error) if error.kind() == ErrorKind::NotSupported => {
+            let query = MetaQuery::Lookup { parent: dir.ino, name: name.to_vec() };
+            mount.array.meta.query(&query)
+        }
+        answer => answer,
+    };
+    match answer? {
         MetaReply::Inode(found) => {
             let known = (name, found.attr.ino);
             dir.core.lock().names.learn(changes, known, &mount.names);

@@ -17,7 +17,7 @@ use strake_proto::meta::{
     CountedAnswer, CountedEntry, Counts, MetaCheckReply, MetaEntry, MetaPort, MetaQuery, MetaReply,
 };
 use strake_proto::nsd::ScrubPart;
-use strake_proto::{Error, ErrorKind, NsdId, Result, Term};
+use strake_proto::{Error, ErrorKind, FeatureLevel, NsdId, Result, Term};
 use strake_replica::core::Refusal;
 use strake_replica::replica::Failure;
 use strake_replica::types::{Position, Stamp};
@@ -116,7 +116,8 @@ impl TermPort {
             if !self.has_space(part, bytes.len(), &ahead, made)? {
                 return Ok(Tried::LacksSpace);
             }
-            match self.meta.replica.propose_at(stamp, 0, bytes) {
+            let level = (self.meta.options.level_of)(&entry.entry().op).in_log();
+            match self.meta.replica.propose_at(stamp, level, bytes) {
                 Ok(()) => {
                     ahead.add(bytes, stamp.position.0, changes);
                     self.meta.moves.fetch_add(u64::from(is_move), Ordering::Relaxed);
@@ -124,6 +125,9 @@ impl TermPort {
                 }
                 Err(Failure::Refused(Refusal::Moved)) => {}
                 Err(Failure::Refused(Refusal::Busy)) => return Ok(Tried::LogIsFull),
+                Err(Failure::Refused(Refusal::AboveLevel { needed, level })) => {
+                    return Err(above(needed, level));
+                }
                 Err(Failure::Refused(Refusal::TooLarge)) => return Err(ErrorKind::TooBig.into()),
                 Err(failure) => return Err(unreachable(entry, &failure)),
             }
@@ -322,6 +326,15 @@ impl MetaPort for TermPort {
 /// This node does not lead any more, or not for sure. Another one may.
 fn gone() -> Error {
     Error::new(ErrorKind::Unreachable, "another node serves the metadata, or will soon")
+}
+
+/// The change is in no log. Replicas of older programs would not understand it.
+fn above(needed: u32, level: u32) -> Error {
+    let level = FeatureLevel::of_log(level);
+    let detail = format!(
+        "this needs feature level {needed}, and the metadata has {level}: `strake cluster upgrade`"
+    );
+    Error::new(ErrorKind::NotSupported, detail)
 }
 
 fn unreachable(entry: LogEntryRef<'_>, failure: &Failure) -> Error {

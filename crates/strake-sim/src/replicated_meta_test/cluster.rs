@@ -10,7 +10,8 @@ use strake_env::{Clock, Disk, RealClock, Rng, SimDisk};
 use strake_meta::replicated::{
     ReplicatedMeta, ReplicatedOptions, Rule, Rules, TermPort, open_store,
 };
-use strake_proto::{ClusterId, Error, ErrorKind, FsId, NsdId};
+use strake_proto::meta::MetaOp;
+use strake_proto::{ClusterId, Error, ErrorKind, FeatureLevel, FsId, NsdId};
 use strake_replica::core::{Config, RoleName};
 use strake_replica::journal::{Identity, Journal};
 use strake_replica::membership::Membership;
@@ -24,6 +25,16 @@ const JOURNAL_BYTES: u64 = 512 << 10;
 const STORE_BYTES: u64 = 32 << 20;
 /// A call to a paused node looks so often whether the pause is over.
 const STEP: Duration = Duration::from_millis(5);
+
+/// The level that changes of the configuration need here, and programs understand.
+pub(super) const LEVEL: FeatureLevel = FeatureLevel(2);
+
+fn level_of(op: &MetaOp) -> FeatureLevel {
+    match op {
+        MetaOp::SetConfig { .. } => LEVEL,
+        _ => FeatureLevel::FIRST,
+    }
+}
 
 /// What a node loses when its power goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,6 +61,9 @@ pub(super) struct Room {
     starts: Mutex<BTreeMap<ReplicaId, usize>>,
     cuts: Mutex<BTreeSet<(ReplicaId, ReplicaId)>>,
     paused: Mutex<BTreeSet<ReplicaId>>,
+    /// The feature level that the programs of these nodes understand. All others understand
+    /// [`LEVEL`].
+    older: Mutex<BTreeMap<ReplicaId, u32>>,
 }
 
 impl Room {
@@ -110,6 +124,7 @@ impl Cluster {
             starts: Mutex::default(),
             cuts: Mutex::default(),
             paused: Mutex::default(),
+            older: Mutex::default(),
         };
         let (source, nodes) = (UnusedChunks::shared(), Mutex::default());
         let cluster = Cluster { room: Arc::new(room), nodes, source, rules: Rules { without } };
@@ -147,6 +162,7 @@ impl Cluster {
             part_bytes: 200,
             kept_entries: 5,
             linger: Duration::from_millis(3),
+            supports: self.room.older.lock().get(&id).copied().unwrap_or(LEVEL.0),
             ..Config::new(id)
         };
         let start = *self.room.starts.lock().entry(id).or_default();
@@ -160,6 +176,7 @@ impl Cluster {
             clock: clock.clone(),
             waits: waits.clone(),
             rules,
+            level_of,
         };
         let meta = ReplicatedMeta::start(Arc::clone(&kv), options, |machine| {
             let parts =
@@ -265,6 +282,19 @@ impl Cluster {
             assert_eq!(status.ended, None);
         }
         self.all_are_whole() && statuses.iter().all(|status| Some(status.applied) == last)
+    }
+
+    /// A node's power goes, and its next program understands this feature level.
+    pub(super) fn start_as(&self, id: ReplicaId, level: FeatureLevel) {
+        self.crash(id, Loss::Unsynced, &mut Rng::new(u64::from(id.0)));
+        self.room.older.lock().insert(id, level.0);
+        self.start(id);
+    }
+
+    /// The node's replica.
+    pub(super) fn replica(&self, id: ReplicaId) -> Arc<Replica> {
+        let nodes = self.nodes.lock();
+        Arc::clone(nodes[&id].meta.as_ref().expect("it is up").replica())
     }
 
     /// All records of each node's store.

@@ -2,14 +2,16 @@
 //! leads again.
 
 use super::client::{World, new_name};
-use super::cluster::Cluster;
+use super::cluster::{Cluster, LEVEL, Loss};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_env::simulation::{self, Options};
-use strake_env::{Clock, RealClock};
+use strake_env::{Clock, RealClock, Rng};
 use strake_meta::replicated::{Rule, TermPort};
 use strake_proto::meta::{CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery};
-use strake_proto::{ClientId, ErrorKind, Ino, Result};
+use strake_proto::{ClientId, ErrorKind, FeatureLevel, Ino, Result};
+use strake_replica::core::ChangeRefusal;
+use strake_replica::replica::Failure;
 use strake_replica::types::ReplicaId;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -140,6 +142,62 @@ fn a_full_store_takes_no_names_and_gives_them_up() {
     let made = play(None, scene);
     println!("{made} names");
     assert!(made > 500);
+}
+
+/// Raises the level until `is_such` of the outcome.
+fn raise(cluster: &Cluster, is_such: impl Fn(&std::result::Result<(), Failure>) -> bool) {
+    let end = RealClock.monotonic() + LONG;
+    loop {
+        let (id, _) = leader(cluster, |_| true);
+        let raised = cluster.replica(id).raise_level(LEVEL.0, Duration::from_secs(1));
+        if is_such(&raised) {
+            return;
+        }
+        assert!(RealClock.monotonic() < end, "{raised:?}");
+        RealClock.sleep(Duration::from_millis(3));
+    }
+}
+
+#[test]
+fn a_change_of_a_newer_level_waits_until_all_understand_it() {
+    let scene = |cluster: &Cluster| {
+        let op = MetaOp::SetConfig { name: "atime".to_owned(), value: "no".to_owned() };
+        let change = MetaEntry { op, ..new_name("") };
+        let (old, _) = leader(cluster, |_| true);
+        cluster.start_as(old, FeatureLevel::FIRST);
+        let (_, port) = leader(cluster, |id| id != old);
+        assert_eq!(kind(port.apply(&change)), Err(ErrorKind::NotSupported));
+        let refused = Failure::NotChanged(ChangeRefusal::Unsupported(old));
+        raise(cluster, |raised| raised.as_ref() == Err(&refused));
+        cluster.start_as(old, LEVEL);
+        raise(cluster, |raised| raised.is_ok());
+        let (id, port) = leader(cluster, |_| true);
+        port.apply(&change).expect("all understand it");
+        port.sync().expect("a majority is there");
+        cluster.crash(id, Loss::Unsynced, &mut Rng::new(1));
+        cluster.start(id);
+        let (other, port) = leader(cluster, |it| it != id);
+        port.apply(&change).expect("the next leader knows the level");
+        // A program of before cannot come back, whatever its log is.
+        let end = RealClock.monotonic() + LONG;
+        while !cluster.all_are_level() {
+            assert!(RealClock.monotonic() < end, "the nodes do not come together");
+            RealClock.sleep(Duration::from_millis(3));
+        }
+        let third = [1, 2, 3].map(ReplicaId).into_iter().find(|it| ![id, other].contains(it));
+        let third = third.expect("there are three");
+        cluster.start_as(third, FeatureLevel::FIRST);
+        let end = RealClock.monotonic() + LONG;
+        loop {
+            if let Some(why) = cluster.replica(third).status().ended {
+                break why.to_string();
+            }
+            assert!(RealClock.monotonic() < end, "it goes on");
+            RealClock.sleep(Duration::from_millis(3));
+        }
+    };
+    let why = play(None, scene);
+    assert!(why.contains("feature level is 2, which this program does not understand"), "{why}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ use strake_net::{Introduction, NodeCredentials, Pings, SessionEnv, SessionLimits
 use strake_observe::{Observe, TokensView};
 use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
-use strake_proto::{ClientId, ErrorKind, NodeName, NsdId, Result};
+use strake_proto::{ClientId, ErrorKind, NodeName, NsdId, Result, feature};
 use tracing::warn;
 
 /// How often a node asks to mount if another request of it came in between.
@@ -62,7 +62,12 @@ fn ask_to_mount(dir: &NodeDir, fs: &str, node: NodeNumber, observe: &Observe) ->
         let cluster: Option<Cluster> = ask_own(dir, &records)?;
         let record = cluster.as_ref().map(|cluster| cluster.fs_named(fs)).transpose()?;
         let after = record.map(|record| record.last_life_on(node));
-        let request = LeaderRequest::OpenMount { fs: fs.to_owned(), node, after };
+        let request = LeaderRequest::OpenMount {
+            fs: fs.to_owned(),
+            node,
+            after,
+            understands: feature::understood(),
+        };
         match ask_own(dir, &Request::Leader(request)) {
             // A late request of a process that was killed came in between, or the node that serves
             // the file system does not have the newest records yet.

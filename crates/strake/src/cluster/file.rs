@@ -4,26 +4,31 @@
 //!
 //! ```text
 //! bytes 0..8    magic "STRKCLUS"
-//! bytes 8..12   version, little-endian: 4
+//! bytes 8..12   version, little-endian: 4 or 5
 //! bytes 12..16  length of the body, little-endian
 //! bytes 16..20  CRC32C of bytes 8..16 and the body, little-endian
 //! bytes 20..    the body: [`Cluster`] in postcard
 //! ```
 //!
-//! A node of the quorum that has a file of version 3 or 4 also has a journal of the records' log;
-//! the file is what it knows before the log speaks. Version 3 lacks the logs of metadata at the
-//! end: there are none. Version 2 is of clusters without a log. It lacks the generation before
-//! them as well, which is 0.
+//! Version 5 is of clusters above the first feature level. Version 4 lacks the level at the end, so
+//! that programs of the first level read it; it is still written for them.
+//!
+//! A node of the quorum that has a file of version 3 or later also has a journal of the records'
+//! log; the file is what it knows before the log speaks. Version 3 also lacks the logs of metadata
+//! before the level: there are none. Version 2 is of clusters without a log. It lacks the
+//! generation before them as well, which is 0.
 //!
 //! The file is replaced as a whole: written beside, synced, renamed. After a crash either the old
 //! or the new one is there.
 
 use super::records::Cluster;
 use std::path::Path;
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::{Error, ErrorKind, FeatureLevel, Result};
 
 const MAGIC: &[u8; 8] = b"STRKCLUS";
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
+/// Of a cluster of the first feature level.
+const WITHOUT_LEVEL: u32 = 4;
 /// Of a cluster in which no metadata ever went on without a majority.
 const WITHOUT_METADATA_LOGS: u32 = 3;
 /// Of a cluster whose first node kept the records alone.
@@ -40,17 +45,24 @@ fn sum(head: &[u8], body: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(head), body)
 }
 
+/// True for records that are kept without the byte of their level, which is the last one.
+pub(super) fn is_of_first_level(cluster: &Cluster) -> bool {
+    cluster.level <= FeatureLevel::FIRST
+}
+
 /// The file's bytes.
 ///
 /// # Errors
 /// `Internal` if the records have no form in bytes.
 pub(crate) fn encode(cluster: &Cluster) -> Result<Vec<u8>> {
-    let body = postcard::to_allocvec(cluster)
+    let mut body = postcard::to_allocvec(cluster)
         .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+    let version = if is_of_first_level(cluster) { WITHOUT_LEVEL } else { VERSION };
+    body.truncate(body.len() - usize::from(version == WITHOUT_LEVEL));
     let length = u32::try_from(body.len()).map_err(|_| ErrorKind::TooBig)?;
     let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
     bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&version.to_le_bytes());
     bytes.extend_from_slice(&length.to_le_bytes());
     let sum = sum(&bytes[8..16], &body);
     bytes.extend_from_slice(&sum.to_le_bytes());
@@ -78,10 +90,12 @@ fn read(bytes: &[u8]) -> Result<(Cluster, bool)> {
     // Fields that the file lacks at its end are empty or zero.
     let lacking = match number(8) {
         VERSION => 0,
-        WITHOUT_METADATA_LOGS => 1,
-        WITHOUT_LOG => 2,
+        WITHOUT_LEVEL => 1,
+        WITHOUT_METADATA_LOGS => 2,
+        WITHOUT_LOG => 3,
         other => {
-            return Err(corrupt(&format!("version {other}, which another program wrote")));
+            let what = format!("version {other}, which a newer program wrote: install that one");
+            return Err(corrupt(&what));
         }
     };
     if number(12) as usize != body.len() || number(16) != sum(&head[8..16], body) {
@@ -91,7 +105,8 @@ fn read(bytes: &[u8]) -> Result<(Cluster, bool)> {
     whole.resize(body.len() + lacking, 0);
     let has_log = number(8) != WITHOUT_LOG;
     match postcard::take_from_bytes::<Cluster>(&whole) {
-        Ok((cluster, [])) => {
+        Ok((mut cluster, [])) => {
+            cluster.level = cluster.level.max(FeatureLevel::FIRST);
             cluster.check().map(|()| (cluster, has_log)).map_err(|fault| corrupt(&fault))
         }
         _ => Err(corrupt("they do not decode")),

@@ -4,7 +4,7 @@ use super::*;
 use crate::cluster::records::{Change, NewNsd, NodeNumber, Usage};
 use strake_env::Rng;
 use strake_env::net::SocketAddr;
-use strake_proto::{ClusterId, Code, NsdId, Role, Roles};
+use strake_proto::{ClusterId, Code, FeatureLevel, NsdId, Role, Roles};
 
 /// One record of each kind, with values that differ.
 fn sample() -> Cluster {
@@ -46,6 +46,21 @@ fn the_bytes_of_the_file_never_change() {
          010101050000"
     );
     assert_eq!(decode(&bytes).expect("decodes"), sample());
+}
+
+#[test]
+fn the_file_of_a_cluster_above_the_first_level_ends_with_it() {
+    let mut cluster = sample();
+    cluster.apply(&Change::Level { level: FeatureLevel(2) }).expect("rises");
+    let bytes = encode(&cluster).expect("encodes");
+    assert_eq!((bytes[8], bytes.last()), (5, Some(&2)));
+    assert_eq!(read(&bytes).expect("decodes"), (cluster.clone(), true));
+    let falls = Change::Level { level: FeatureLevel::FIRST };
+    assert_eq!(cluster.apply(&falls).expect_err("never").kind(), ErrorKind::Invalid);
+    let mut newer = bytes;
+    newer[8] += 1;
+    let error = decode(&newer).expect_err("of the future");
+    assert!(error.to_string().contains("a newer program wrote: install that one"), "{error}");
 }
 
 /// The bytes of hexadecimal digits.

@@ -4,29 +4,34 @@
 //! records. What comes of an entry is the answer to whoever proposed it.
 //!
 //! ```text
-//! entry     byte 0  version: 2 for records with which the log begins, 1 for all else
+//! entry     byte 0  version: for records with which the log begins 2, or 3 above the first feature
+//!                   level; 1 for all else
 //!           bytes 1..  [`Entry`] in postcard
 //! snapshot  the bytes of the records' file (`file.rs`); nothing before the first entry
 //! ```
 //!
-//! Records of version 1 lack the logs of metadata at their end: there are none.
+//! Records of version 2 lack their level at the end, which is the first one. Those of version 1
+//! lack the logs of metadata before it as well: there are none.
 //!
 //! Magic and checksum are those of the replica's journal and messages, which carry entries. A
 //! program that does not know an entry refuses it on every node alike, so a new kind of entry needs
 //! a higher feature level of the log (R32).
 
-use super::file;
+use super::file::{self, is_of_first_level};
 use super::records::{Change, Cluster};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use strake_env::sync::Mutex;
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::feature::Feature;
+use strake_proto::{Error, ErrorKind, FeatureLevel, Result};
 use strake_replica::StateMachine;
 use strake_replica::types::Position;
 
 const VERSION: u8 = 1;
 /// Of [`Entry::Found`].
-const FOUND_VERSION: u8 = 2;
+const FOUND_VERSION: u8 = 3;
+/// The same, of records of the first feature level.
+const FOUND_WITHOUT_LEVEL: u8 = 2;
 
 /// An entry of the log. A new variant goes at the end: entries are stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,11 +53,32 @@ impl Entry {
     /// `Internal` if it has no form in bytes.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         let version = match self {
+            Entry::Found(cluster) if is_of_first_level(cluster) => FOUND_WITHOUT_LEVEL,
             Entry::Found(_) => FOUND_VERSION,
             Entry::Change { .. } => VERSION,
         };
-        postcard::to_extend(self, vec![version])
-            .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
+        let mut bytes = postcard::to_extend(self, vec![version])
+            .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+        bytes.truncate(bytes.len() - usize::from(version == FOUND_WITHOUT_LEVEL));
+        Ok(bytes)
+    }
+
+    /// The feature level of the log that it needs.
+    pub(crate) fn level(&self) -> FeatureLevel {
+        match self {
+            Entry::Found(cluster) if !is_of_first_level(cluster) => Feature::RecordedLevel.level(),
+            Entry::Change { change: Change::Level { .. }, .. } => Feature::RecordedLevel.level(),
+            Entry::Found(_) | Entry::Change { .. } => FeatureLevel::FIRST,
+        }
+    }
+
+    /// The level that the records have with it, if it says so. The log must have that level before.
+    pub(crate) fn raises(&self) -> Option<FeatureLevel> {
+        match self {
+            Entry::Found(cluster) => Some(cluster.level),
+            Entry::Change { change: Change::Level { level }, .. } => Some(*level),
+            Entry::Change { .. } => None,
+        }
     }
 
     fn decode(bytes: &[u8]) -> Result<Entry> {
@@ -62,12 +88,21 @@ impl Entry {
             Ok((entry, [])) => Some(entry),
             _ => None,
         };
-        let found = match (*version, whole(body)) {
-            (VERSION, None) => whole(&[body, &[0]].concat()),
-            (VERSION | FOUND_VERSION, entry) => entry,
+        let found = match *version {
+            VERSION => match whole(body) {
+                Some(Entry::Found(_)) => None,
+                None => whole(&[body, &[0, 0]].concat()),
+                change => change,
+            },
+            FOUND_WITHOUT_LEVEL => whole(&[body, &[0]].concat()),
+            FOUND_VERSION => whole(body),
             _ => None,
         };
-        found.ok_or_else(unknown)
+        let mut found = found.ok_or_else(unknown)?;
+        if let Entry::Found(cluster) = &mut found {
+            cluster.level = cluster.level.max(FeatureLevel::FIRST);
+        }
+        Ok(found)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::cluster::records::records_test::three;
 use crate::cluster::records::{NewNsd, NodeNumber, Usage};
 use strake_env::Rng;
 use strake_env::net::SocketAddr;
-use strake_proto::{ClusterId, Code, FsId, NsdId, Roles};
+use strake_proto::{ClusterId, Code, FeatureLevel, FsId, NsdId, Roles};
 
 fn machine() -> RecordsMachine {
     RecordsMachine { applied: Applied::default(), publish: Box::new(|_| ()) }
@@ -52,9 +52,13 @@ fn samples() -> Vec<Entry> {
         Change::AttachNsd { fs: FsId(1), nsd: NsdId(2) },
         Change::DetachNsd { fs: FsId(1), nsd: NsdId(2) },
         Change::KeepNoMetadata { nsd: NsdId(2) },
+        Change::Level { level: FeatureLevel(2) },
     ];
     let changes = changes.into_iter().map(|change| Entry::Change { at: Some(300), change });
-    [Entry::Found(Box::new(cluster))].into_iter().chain(changes).collect()
+    let mut raised = cluster.clone();
+    raised.level = FeatureLevel(2);
+    let found = [cluster, raised].map(|cluster| Entry::Found(Box::new(cluster)));
+    found.into_iter().chain(changes).collect()
 }
 
 #[test]
@@ -66,6 +70,7 @@ fn the_bytes_of_entries_never_change() {
     });
     let golden = [
         "0200abababababababababababababababab0464656d6f01010100000101026e3101000a000001ee3c0700000000",
+        "0300abababababababababababababababab0464656d6f01010100000101026e3101000a000001ee3c070000000002",
         "010101ac0200026e3207",
         "010101ac0201026e32000a000001ee3c",
         "010101ac020202",
@@ -78,6 +83,7 @@ fn the_bytes_of_entries_never_change() {
         "010101ac02090102",
         "010101ac020a0102",
         "010101ac020b02",
+        "010101ac020c02",
     ];
     assert_eq!(shown.collect::<Vec<_>>(), golden);
 }
@@ -89,6 +95,17 @@ fn records_of_before_are_read() {
     assert_eq!(Entry::decode(&before).expect("decodes"), samples()[0]);
     let longer = [&before[..], &[0, 0]].concat();
     assert!(Entry::decode(&longer).is_err());
+}
+
+#[test]
+fn what_names_a_level_needs_one_and_all_else_does_not() {
+    let above = samples().into_iter().filter(|entry| entry.level() > FeatureLevel::FIRST);
+    let above: Vec<Entry> = above.collect();
+    let level = |entry: &Entry| (entry.level(), entry.raises());
+    assert_eq!(
+        above.iter().map(level).collect::<Vec<_>>(),
+        [(FeatureLevel(2), Some(FeatureLevel(2))), (FeatureLevel(2), Some(FeatureLevel(2))),]
+    );
 }
 
 #[test]

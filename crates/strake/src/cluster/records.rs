@@ -20,7 +20,8 @@ use std::path::PathBuf;
 use strake_crew::metadata::LogId;
 use strake_env::net::SocketAddr;
 use strake_proto::{
-    ClientId, ClusterId, Code, Error, ErrorKind, FsId, NodeName, NsdId, Result, Role, Roles,
+    ClientId, ClusterId, Code, Error, ErrorKind, FeatureLevel, FsId, NodeName, NsdId, Result, Role,
+    Roles,
 };
 
 /// A node's number. It is given once and never again.
@@ -200,6 +201,9 @@ pub(crate) enum Change {
     DetachNsd { fs: FsId, nsd: NsdId },
     /// An NSD is used for data alone from now on.
     KeepNoMetadata { nsd: NsdId },
+    /// All nodes understand this level from now on. A log below takes no such entry
+    /// ([`Feature::RecordedLevel`](strake_proto::feature::Feature::RecordedLevel)).
+    Level { level: FeatureLevel },
 }
 
 /// Everything that is known of a cluster.
@@ -227,6 +231,10 @@ pub(crate) struct Cluster {
     /// ([`Cluster::metadata_log`]).
     #[serde(default)]
     metadata_logs: Vec<MetadataLog>,
+    /// What all nodes understand (R32). It never falls. It stays the last field: records of the
+    /// first level are kept without it.
+    #[serde(default)]
+    pub(crate) level: FeatureLevel,
 }
 
 /// The log of a file system's metadata that is in force, and is not the first one.
@@ -291,6 +299,7 @@ impl Cluster {
             file_systems: Vec::new(),
             generation: 0,
             metadata_logs: Vec::new(),
+            level: FeatureLevel::FIRST,
         })
     }
 
@@ -444,6 +453,11 @@ impl Cluster {
                 };
                 found.usage = Usage::DataOnly;
             }
+            Change::Level { level } if *level < next.level => {
+                let now = next.level;
+                return invalid(format!("the cluster has feature level {now}, which never falls"));
+            }
+            Change::Level { level } => next.level = *level,
             Change::Mount { fs, node } => next.add_mount(*fs, *node)?,
             Change::Unmount { fs, node } => {
                 next.fs_mut(*fs)?.mounts.retain(|mount| mount.node != *node);

@@ -1,18 +1,24 @@
-//! `strake cluster`: makes a cluster of one node, and shows one.
+//! `strake cluster`: makes a cluster of one node, shows one, raises its level, and goes on with one
+//! that has lost a majority.
 
 use crate::cluster::{Cluster, NodeNumber};
 use crate::commands::diag::node_name;
 use crate::commands::fs::utc;
 use crate::commands::node::{NodeTarget, parse_address, start_process};
-use crate::node::{GoesOn, LostMajority, NodeDir, NodeFile, Recovery};
+use crate::node::{
+    GoesOn, LeaderRequest, LostMajority, NodeDir, NodeFile, NodePrograms, Recovery, next_level,
+};
 use crate::output;
 use clap::{Args, Subcommand};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use strake_env::{RealClock, Rng};
 use strake_net::ClusterAuthority;
-use strake_proto::{ClusterId, Error, ErrorKind, NodeIdentity, Result, Roles};
+use strake_proto::{
+    ClusterId, Error, ErrorKind, FeatureLevel, NodeIdentity, Result, Roles, feature,
+};
 use strake_report::Table;
 
 /// Make a cluster, and show it.
@@ -22,6 +28,7 @@ use strake_report::Table;
   strake cluster create demo --dir /srv/strake --address 10.0.0.1:7800 --node n1
   strake cluster show
   strake cluster show --json
+  strake cluster upgrade                       when all nodes and mounts run a newer program
   strake cluster recover --dir /srv/strake     only if a majority is lost for good
 
 The first node keeps the metadata of all file systems, and issues certificates. `strake node add`
@@ -32,6 +39,25 @@ pub(crate) enum ClusterCommand {
     Create(CreateArgs),
     /// Show the cluster's name, nodes and file systems, who leads, and who keeps its records.
     Show(NodeTarget),
+    /// Use what a newer program brings, when all nodes and mounts run it. Says what it will do, and
+    /// asks.
+    ///
+    /// Nodes get a newer program one after the other, and the cluster works meanwhile. Until this
+    /// command is given, new programs do nothing that older ones do not understand. The command
+    /// raises the cluster's feature level. If a node or a mount runs an older program or does not
+    /// answer, the command names it and changes nothing. Afterwards no older program can take part,
+    /// and there is no way back.
+    #[command(after_help = "Examples:
+  strake cluster show
+  strake cluster upgrade
+  strake cluster upgrade --yes")]
+    Upgrade {
+        #[command(flatten)]
+        target: NodeTarget,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
+    },
     /// Go on without a majority of the nodes that kept the cluster's records, when it is lost for
     /// good. Says what is lost, and asks.
     ///
@@ -71,6 +97,7 @@ pub(crate) fn run(command: &ClusterCommand) -> Result<()> {
     match command {
         ClusterCommand::Create(args) => create(args),
         ClusterCommand::Show(target) => show(target),
+        ClusterCommand::Upgrade { target, yes } => upgrade(target, *yes),
         ClusterCommand::Recover { dir, yes } => recover(NodeDir::at(dir)?, *yes),
     }
 }
@@ -82,7 +109,8 @@ fn create(args: &CreateArgs) -> Result<()> {
     let mut rng = Rng::from_entropy()?;
     let mut id = ClusterId([0; 16]);
     rng.fill(&mut id.0);
-    let cluster = Cluster::new(id, &args.name, &node, address)?;
+    let mut cluster = Cluster::new(id, &args.name, &node, address)?;
+    cluster.level = feature::understood();
     let authority = ClusterAuthority::create(id, RealClock::shared())?;
     let identity = NodeIdentity { cluster: id, name: node.parse()?, roles: Roles::ALL };
     let own = authority.issue(&identity)?;
@@ -132,20 +160,62 @@ fn recover(dir: NodeDir, is_agreed: bool) -> Result<()> {
     }
     println!("If these nodes can still come back, stop here and bring them back.");
     if !is_agreed {
-        let name = records.name.clone();
-        print!("To go on all the same, type the cluster's name ({name}): ");
-        std::io::stdout().flush()?;
-        let mut typed = String::new();
-        std::io::stdin().read_line(&mut typed)?;
-        if typed.trim() != name {
-            return Err(Error::new(ErrorKind::Invalid, "nothing was changed"));
-        }
+        ask_for_name("To go on all the same", &records.name)?;
     }
     let records = found.carry_out()?;
     println!(
         "{node} keeps the records now, as generation {}: `strake node start --dir {root}`",
         records.generation
     );
+    Ok(())
+}
+
+/// Asks for the cluster's name, so that nobody agrees by accident.
+///
+/// # Errors
+/// `Invalid` for another answer.
+fn ask_for_name(to: &str, name: &str) -> Result<()> {
+    print!("{to}, type the cluster's name ({name}): ");
+    std::io::stdout().flush()?;
+    let mut typed = String::new();
+    std::io::stdin().read_line(&mut typed)?;
+    if typed.trim() != name {
+        return Err(Error::new(ErrorKind::Invalid, "nothing was changed"));
+    }
+    Ok(())
+}
+
+fn upgrade(target: &NodeTarget, is_agreed: bool) -> Result<()> {
+    let cluster = target.cluster()?;
+    let (name, before) = (&cluster.name, cluster.level);
+    let programs: Vec<NodePrograms> = target.ask_leader(LeaderRequest::Programs)?;
+    let next = next_level(before, &programs)?;
+    let level = match next {
+        None => before,
+        Some(next) => {
+            if !target.json {
+                let mounts: usize = programs.iter().map(|program| program.mounts.len()).sum();
+                let nodes = programs.len();
+                println!("{name} has feature level {before}.");
+                println!("All {nodes} nodes and {mounts} mounts understand level {next}.");
+                println!(
+                    "Once the cluster has it, no older program can take part, and there is no way \
+                     back."
+                );
+            }
+            if !is_agreed {
+                ask_for_name("To raise the level", name)?;
+            }
+            target.ask_leader(LeaderRequest::Upgrade)?
+        }
+    };
+    if target.json {
+        return output::print_json(&json!({ "name": name, "before": before, "level": level }));
+    }
+    match next {
+        None => println!("{name} has feature level {level}, the newest that its nodes understand"),
+        Some(_) => println!("{name} has feature level {level} now"),
+    }
     Ok(())
 }
 
@@ -188,6 +258,7 @@ fn show(target: &NodeTarget) -> Result<()> {
     let replica = target.replica()?;
     let leader = replica.leader.map(|leader| cluster.node_name(leader)).unwrap_or_default();
     let keeper = cluster.node_name(cluster.keeper);
+    let programs: Vec<NodePrograms> = target.ask_leader(LeaderRequest::Programs)?;
     if target.json {
         let members = replica.members.iter().map(|member| {
             json!({
@@ -205,6 +276,8 @@ fn show(target: &NodeTarget) -> Result<()> {
             "term": replica.term,
             "entries": replica.last,
             "replicas": members.collect::<Vec<_>>(),
+            "level": cluster.level,
+            "programs": programs,
             "keeper": keeper,
             "revision": cluster.revision,
             "nodes": cluster.nodes.iter().map(|node| &node.name).collect::<Vec<_>>(),
@@ -229,9 +302,35 @@ fn show(target: &NodeTarget) -> Result<()> {
     });
     row("records kept by", shown.collect::<Vec<_>>().join(", "));
     row("certificates issued by", keeper);
+    row("feature level", level_shown(cluster.level, &programs));
+    row("programs", programs_shown(&programs));
     row("nodes", cluster.nodes.len().to_string());
     row("NSDs", cluster.nsds.len().to_string());
     row("file systems", names.join(", "));
     print!("{}", table.render());
     Ok(())
+}
+
+/// The level, and what to do if there is a newer one.
+fn level_shown(level: FeatureLevel, programs: &[NodePrograms]) -> String {
+    match next_level(level, programs) {
+        Ok(None) => level.to_string(),
+        Ok(Some(next)) => format!("{level}; all understand {next}: `strake cluster upgrade`"),
+        Err(_) => format!("{level}; not all understand the next one"),
+    }
+}
+
+/// The versions of programs, each with the nodes that run it.
+fn programs_shown(programs: &[NodePrograms]) -> String {
+    let mut nodes_of: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for NodePrograms { node, version, understands, .. } in programs {
+        let program = match (version, understands) {
+            (Some(version), Some(level)) => format!("strake {version} (level {level})"),
+            (None, Some(_)) => "an older strake".to_owned(),
+            (_, None) => "no answer".to_owned(),
+        };
+        nodes_of.entry(program).or_default().push(node);
+    }
+    let shown = nodes_of.iter().map(|(program, nodes)| format!("{program}: {}", nodes.join(", ")));
+    shown.collect::<Vec<_>>().join("; ")
 }

@@ -24,7 +24,7 @@ use strake_observe::health::SpaceHistory;
 use strake_observe::{IoCounters, LinkRow, Observe};
 use strake_proto::meta::{Configuration, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdContext;
-use strake_proto::{ByteCount, Code, Error, ErrorKind, NsdId, Result};
+use strake_proto::{ByteCount, Code, Error, ErrorKind, NsdId, Result, feature};
 
 /// A running file system.
 pub(crate) struct Daemon {
@@ -239,6 +239,7 @@ impl Daemon {
             pid: std::process::id(),
             serves: !places.is_empty(),
             places,
+            understands: feature::understood(),
         })
     }
 

@@ -55,6 +55,8 @@ impl Node {
             }
             LeaderRequest::DeleteNode { node } => encode(&self.delete_node(node)?),
             LeaderRequest::AskMounts { fs, request } => encode(&self.ask_mounts(fs, request)?),
+            LeaderRequest::Programs => encode(&self.programs()?),
+            LeaderRequest::Upgrade => encode(&self.upgrade()?),
             LeaderRequest::NodeStates => encode(&self.node_states()),
             LeaderRequest::CreateNsds { nsds, force } => encode(&self.create_nsds(nsds, *force)?),
             LeaderRequest::CreateFs(wanted) => encode(&self.create_file_system(wanted)?),
@@ -68,7 +70,8 @@ impl Node {
             LeaderRequest::UnmountFs { fs, nodes, force } => {
                 encode(&self.unmount_on(fs, nodes, *force)?)
             }
-            LeaderRequest::OpenMount { fs, node, after } => {
+            LeaderRequest::OpenMount { fs, node, after, understands } => {
+                self.check_program(*understands)?;
                 encode(&self.open_mount(fs, *node, *after)?)
             }
             LeaderRequest::CloseMount { fs, mount, flushed } => {

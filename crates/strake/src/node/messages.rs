@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use strake_crew::{NsdPlace, Place};
 use strake_env::net::SocketAddr;
 use strake_manager::StripCheck;
-use strake_proto::{Code, FsId, NsdId, Roles};
+use strake_proto::{Code, FeatureLevel, FsId, NsdId, Roles};
 
 /// A request to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,6 +150,9 @@ pub(crate) enum NodeRequest {
         /// The file system.
         fs: FsId,
     },
+    /// Report which programs the node and its mounts run: a [`NodePrograms`]. Programs that do not
+    /// know this request understand the first feature level.
+    Programs,
 }
 
 impl NodeRequest {
@@ -167,6 +170,7 @@ impl NodeRequest {
                 | It::Replica
                 | It::Mounted { .. }
                 | It::Serves { .. }
+                | It::Programs
         )
     }
 }
@@ -271,6 +275,9 @@ pub(crate) enum LeaderRequest {
         /// [`FsRecord::last_life_on`]: crate::cluster::FsRecord::last_life_on
         #[serde(default)]
         after: Option<u64>,
+        /// The feature level that the mount's program understands.
+        #[serde(default)]
+        understands: FeatureLevel,
     },
     /// A mount has ended.
     CloseMount {
@@ -364,6 +371,11 @@ pub(crate) enum LeaderRequest {
         /// The order.
         order: Order,
     },
+    /// Ask all nodes which programs they run. The answer is a list of [`NodePrograms`].
+    Programs,
+    /// Raise the cluster's feature level to the newest that all nodes understand. The answer is the
+    /// level.
+    Upgrade,
 }
 
 /// Who answers a request about the cluster.
@@ -384,14 +396,17 @@ impl LeaderRequest {
     pub(crate) fn answerer(&self) -> Answerer {
         use LeaderRequest as It;
         match self {
-            It::Records { .. } | It::Replica | It::NodeStates | It::AskMounts { .. } => {
-                Answerer::Any
-            }
+            It::Records { .. }
+            | It::Replica
+            | It::NodeStates
+            | It::Programs
+            | It::AskMounts { .. } => Answerer::Any,
             It::Join { .. }
             | It::DeleteNode { .. }
             | It::CreateNsds { .. }
             | It::DeleteNsds { .. }
             | It::CreateFs(_)
+            | It::Upgrade
             | It::DeleteFs { .. } => Answerer::Quorum,
             It::AddNodes { .. } => Answerer::Keeper,
             It::MountFs { .. }
@@ -580,6 +595,31 @@ pub(crate) struct ReplicaState {
     pub(crate) members: Vec<MemberState>,
     /// Why it has ended.
     pub(crate) fault: Option<String>,
+    /// The feature level of its log.
+    #[serde(default)]
+    pub(crate) level: FeatureLevel,
+}
+
+/// Which programs a node and its mounts run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct NodePrograms {
+    pub(crate) node: String,
+    /// The version of the program of its server process.
+    pub(crate) version: Option<String>,
+    /// The feature level that it understands; `None` if the node does not answer.
+    pub(crate) understands: Option<FeatureLevel>,
+    pub(crate) mounts: Vec<MountProgram>,
+}
+
+/// Which program a mount runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MountProgram {
+    /// The file system's name.
+    pub(crate) fs: String,
+    /// The feature level that it understands; `None` if the mount does not answer.
+    pub(crate) understands: Option<FeatureLevel>,
 }
 
 /// How far a replica is, as the leader sees it.

@@ -18,6 +18,7 @@ use strake_net::{ReplicaPort, WaitNames};
 use strake_proto::meta::Configuration;
 use strake_proto::{Error, ErrorKind, FsId, NsdId, Result};
 use strake_replica::Replica;
+use strake_replica::core::{ChangeRefusal, RoleName};
 use strake_replica::replica::Failure;
 use strake_replica::types::ReplicaId;
 use tracing::warn;
@@ -225,7 +226,15 @@ impl Peers for OtherNodes {
         let Some(node) = self.node.upgrade() else { return Ok(()) };
         let wanted = wanted(&node, self.fs);
         let kept = format!("the metadata of file system {} is kept by NSDs", self.fs);
-        replicas::tend(replica, self.own, &wanted, &kept, limit)
+        replicas::tend(replica, self.own, &wanted, &kept, limit)?;
+        if replica.status().role != RoleName::Leader {
+            return Ok(());
+        }
+        match replicas::raise(replica, node.cluster().level, limit) {
+            // A member has not said yet. It is tried again.
+            Err(Failure::NotChanged(ChangeRefusal::Unsupported(_))) => Ok(()),
+            raised => raised.map_err(Box::new),
+        }
     }
 }
 

@@ -27,8 +27,8 @@ use strake_crew::metadata::{CONTENT_AFTER, Ways as _};
 use strake_env::disk::file::{Allocation, FileDisk};
 use strake_env::{Disk, Links, RealClock};
 use strake_net::{ReplicaPort, WaitNames};
-use strake_proto::{ClusterId, Error, ErrorKind, Result};
-use strake_replica::core::{Config, Refusal, RoleName};
+use strake_proto::{ClusterId, Error, ErrorKind, FeatureLevel, Result, feature};
+use strake_replica::core::{ChangeRefusal, Config, Refusal, RoleName};
 use strake_replica::entry::Payload;
 use strake_replica::journal::{Identity, Journal, JournalError};
 use strake_replica::membership::Membership;
@@ -80,6 +80,7 @@ pub(super) fn config(own: NodeNumber) -> Config {
         append_bytes: 512 << 10,
         log_bytes_max: LOG_BYTES_MAX,
         snapshot_bytes_max: RECORDS_BYTES_MAX,
+        supports: feature::understood().0,
         ..Config::new(ReplicaId(own.0))
     }
 }
@@ -213,8 +214,22 @@ impl Quorum {
     }
 
     fn propose_now(&self, entry: &Entry) -> Result<Cluster> {
-        let applied = self.replica.propose(0, &entry.encode()?, MAJORITY_WAIT_MAX);
+        entry.raises().map_or(Ok(()), |level| self.raise(level))?;
+        let level = entry.level().in_log();
+        let applied = self.replica.propose(level, &entry.encode()?, MAJORITY_WAIT_MAX);
         read_answer(&applied.map_err(refused)?.answer)
+    }
+
+    /// Raises the log's level to that of the records to come.
+    fn raise(&self, level: FeatureLevel) -> Result<()> {
+        match replicas::raise(&self.replica, level, MAJORITY_WAIT_MAX) {
+            // It is elected lately, and has not heard of all of them yet.
+            Err(Failure::NotChanged(ChangeRefusal::Unsupported(id))) => {
+                let detail = format!("node {} has not said that it understands it", id.0);
+                Err(Error::new(ErrorKind::Stale, detail))
+            }
+            raised => raised.map_err(refused),
+        }
     }
 
     /// The records as a majority has them now.
@@ -295,15 +310,18 @@ impl Quorum {
 fn refused(failure: Failure) -> Error {
     let detail = failure.to_string();
     match failure {
-        Failure::Refused(Refusal::NotLeader(_)) | Failure::Replaced => {
-            Error::new(ErrorKind::Stale, detail)
-        }
+        Failure::Refused(Refusal::NotLeader(_))
+        | Failure::NotChanged(ChangeRefusal::Refused(Refusal::NotLeader(_)))
+        | Failure::Replaced => Error::new(ErrorKind::Stale, detail),
         Failure::Unknown => Error::new(
             ErrorKind::TimedOut,
             "no majority of the cluster's quorum nodes has answered in time. The change may be \
              made later: look before you try again",
         ),
         Failure::Ended(_) => Error::new(ErrorKind::Io, detail),
+        Failure::Refused(Refusal::AboveLevel { .. }) => {
+            Error::new(ErrorKind::NotSupported, format!("{detail}: `strake cluster upgrade`"))
+        }
         Failure::Refused(_) | Failure::NotChanged(_) => Error::new(ErrorKind::Busy, detail),
     }
 }

@@ -24,6 +24,8 @@ struct World {
     nodes: BTreeMap<u32, Machine>,
     /// The records that the log begins with.
     first: Cluster,
+    /// Nodes whose program understands the first feature level alone.
+    older: BTreeSet<u32>,
 }
 
 /// A node: what stays when it is killed, and what runs.
@@ -43,7 +45,8 @@ impl World {
         let authority = ClusterAuthority::create(CLUSTER, RealClock::shared()).expect("made");
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
         let first = Cluster::new(CLUSTER, "demo", "n1", address).expect("names");
-        let mut world = World { authority, places: Arc::default(), nodes: BTreeMap::new(), first };
+        let (nodes, older) = (BTreeMap::new(), BTreeSet::new());
+        let mut world = World { authority, places: Arc::default(), nodes, first, older };
         for number in 1..=count {
             let identity = NodeIdentity {
                 cluster: CLUSTER,
@@ -71,6 +74,7 @@ impl World {
             heartbeat: Duration::from_millis(40),
             election: Duration::from_millis(300),
             lease: Duration::from_millis(200),
+            supports: if self.older.contains(&number) { 1 } else { FeatureLevel::NEWEST.0 },
             ..config(own)
         };
         let quorum = Quorum::start(QuorumParts {
@@ -174,6 +178,59 @@ fn one_node_keeps_the_records_at_once_and_after_a_restart() {
     let refused = Entry::Change { at: Some(1), change: Change::DeleteNode { node: NodeNumber(2) } };
     let refused = world.running()[0].1.propose(&refused).expect_err("made for other records");
     assert_eq!(refused.kind(), ErrorKind::Busy);
+}
+
+#[test]
+fn the_level_rises_when_all_members_understand_it_and_older_programs_end() {
+    let mut world = World::new(3);
+    let restart = |world: &mut World, number: u32, is_older: bool| {
+        world.kill(number);
+        match is_older {
+            true => world.older.insert(number),
+            false => world.older.remove(&number),
+        };
+        world.start(number);
+    };
+    restart(&mut world, 3, true);
+    world.let_in(2);
+    world.tend_until(&[1]);
+    world.let_in(3);
+    world.tend_until(&[1, 2, 3]);
+    let entry = |level| {
+        let change = Change::Level { level: FeatureLevel(level) };
+        Entry::Change { at: None, change }
+    };
+    let end = RealClock.monotonic() + PATIENCE;
+    let is_named = |(_, quorum): &(u32, Arc<Quorum>)| {
+        let refused = quorum.propose(&entry(2)).expect_err("one does not understand it");
+        assert_eq!(refused.kind(), ErrorKind::Stale, "{refused}");
+        refused.to_string().contains("node 3 has not said that it understands it")
+    };
+    while !world.running().iter().any(is_named) {
+        assert!(RealClock.monotonic() < end, "the older one is not named");
+        RealClock.sleep(Duration::from_millis(20));
+    }
+    assert_eq!(world.at_leader(Quorum::committed).level, FeatureLevel::FIRST);
+    restart(&mut world, 3, false);
+    let raised = world.at_leader(|quorum| quorum.propose(&entry(2)));
+    assert_eq!(raised.level, FeatureLevel(2));
+    let falls = world.at_leader(|quorum| match quorum.propose(&entry(1)) {
+        Err(error) if error.kind() == ErrorKind::Invalid => Ok(error.to_string()),
+        other => other.map(|cluster| format!("{}", cluster.level)),
+    });
+    assert!(falls.contains("never falls"), "{falls}");
+    // Until it has the entry, an older program does not know.
+    world.tend_until(&[1, 2, 3]);
+    restart(&mut world, 3, true);
+    let end = RealClock.monotonic() + PATIENCE;
+    loop {
+        let fault = world.nodes[&3].running.as_ref().expect("it runs").1.state().fault;
+        if fault.is_some_and(|fault| fault.contains("which this program does not understand")) {
+            return;
+        }
+        assert!(RealClock.monotonic() < end, "it goes on");
+        RealClock.sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::node::messages::{MetadataState, ReplicaState};
 use crate::node::quorum::quorum_test::{Folder, Lonely};
 use strake_crew::metadata::{KnownCopy, LogId};
 use strake_env::net::SocketAddr;
-use strake_proto::{ClusterId, FsId, NsdId, Roles, Term};
+use strake_proto::{ClusterId, FeatureLevel, FsId, NsdId, Roles, Term};
 use strake_replica::membership::Membership;
 use strake_replica::types::{Position, ReplicaId, Stamp};
 
@@ -22,6 +22,7 @@ fn replica(role: &str, last: (u64, u64)) -> ReplicaState {
         applied: 0,
         members: Vec::new(),
         fault: None,
+        level: FeatureLevel::FIRST,
     }
 }
 

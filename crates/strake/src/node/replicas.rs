@@ -15,7 +15,7 @@ use strake_crew::{Introduce, Place, metadata};
 use strake_env::sync::Mutex;
 use strake_env::{Links, RealClock};
 use strake_net::{Endpoint, ProvenPeer, ReplicaPort, ReplicaWay, SessionEnv, WaitNames};
-use strake_proto::{Error, ErrorKind, FsId, Result};
+use strake_proto::{Error, ErrorKind, FeatureLevel, FsId, Result};
 use strake_replica::core::{ChangeRefusal, MemberStatus, RoleName};
 use strake_replica::membership::{MEMBERS_MAX, Membership};
 use strake_replica::replica::Failure;
@@ -61,6 +61,7 @@ pub(crate) fn state(
         last_term: status.last.term.0,
         applied: status.applied.0,
         members: status.members.iter().filter_map(member).collect(),
+        level: FeatureLevel::of_log(status.level),
         fault: status.ended.map(|reason| reason.to_string()),
     }
 }
@@ -101,6 +102,21 @@ pub(crate) fn tend(
         Err(Failure::NotChanged(ChangeRefusal::UnderWay | ChangeRefusal::Behind(_))) => Ok(()),
         Err(failure) => Err(Box::new(failure)),
     }
+}
+
+/// If this replica leads: raises the level of its log, if that is lower. It never falls.
+///
+/// # Errors
+/// If that does not go now: a member does not understand it, or has not said.
+pub(crate) fn raise(
+    replica: &Replica,
+    level: FeatureLevel,
+    limit: Duration,
+) -> std::result::Result<(), Failure> {
+    if FeatureLevel::of_log(replica.status().level) >= level {
+        return Ok(());
+    }
+    replica.raise_level(level.in_log(), limit)
 }
 
 /// The number of voters among `count` replicas: odd, and not above [`VOTERS_MAX`]; 0 of none.

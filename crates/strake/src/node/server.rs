@@ -44,7 +44,7 @@ use strake_net::{
     NodeServer, Passes, Pings, ProvenPeer, ServerOptions, Service,
 };
 use strake_observe::{LinkRow, Observe};
-use strake_proto::{Error, ErrorKind, FsId, NodeIdentity, NodeName, NsdId, Result, Role};
+use strake_proto::{Error, ErrorKind, FsId, NodeIdentity, NodeName, NsdId, Result, Role, feature};
 use tracing::{error, info, warn};
 
 /// How often a node looks for file systems that could not be opened, and for newer records.
@@ -250,6 +250,7 @@ impl Node {
     fn open(dir: NodeDir, file: NodeFile) -> Result<Node> {
         let own = dir.credentials()?;
         let (records, has_log) = dir.records_and_log()?;
+        records.level.check_understood(&format!("cluster {}", records.name))?;
         if !has_log {
             // Of a version of before, in which the first node kept the records alone.
             if own.identity().roles.has(Role::Quorum) {
@@ -370,6 +371,9 @@ impl Node {
             std::mem::replace(&mut *held, cluster.clone())
         };
         self.dir.store_records(cluster)?;
+        if cluster.level > feature::understood() {
+            self.end_because("the cluster has a feature level that this program does not know");
+        }
         for node in before.nodes.iter().filter(|node| cluster.node(node.id).is_none()) {
             let name = node.certified_name();
             self.door.disconnect(&name);
@@ -578,6 +582,7 @@ impl Node {
             NodeRequest::Replica => encode(&self.replica()?.state()),
             NodeRequest::Mounted { fs, request } => self.ask_mount(fs, request),
             NodeRequest::HandOn { client, request } => self.hand_on(*client, request),
+            NodeRequest::Programs => encode(&self.own_programs()),
             NodeRequest::Serves { fs } => encode(&self.serves(*fs)),
             NodeRequest::Committed => encode(&self.replica()?.committed()?),
             NodeRequest::Propose { at, change } => encode(&self.propose(*at, change)?),

@@ -5,6 +5,7 @@ use super::super::{Getstate, Nodes};
 use super::*;
 use crate::node::MemberState;
 use serde_json::json;
+use strake_proto::FeatureLevel;
 
 /// The cells of a table's line. Columns are two blanks apart.
 fn cells(line: &str) -> Vec<&str> {
@@ -28,6 +29,7 @@ fn replica() -> ReplicaState {
         applied: 9,
         members: vec![member(1), member(2)],
         fault: None,
+        level: FeatureLevel::FIRST,
     }
 }
 
