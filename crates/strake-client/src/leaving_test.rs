@@ -99,8 +99,8 @@ fn assert_reads(world: &World, file: &File) {
     assert_eq!(attr.allocated, file.bytes.len() as u64, "{}: counted bytes", file.name);
 }
 
-/// R5: what lies beyond the size is deleted by the size that the file has while nobody can change
-/// it, and its bytes are counted then.
+/// R5: blocks beyond the end are deleted by the size that the file has while nobody can change it,
+/// and its bytes are counted then.
 #[test]
 fn blocks_beyond_a_size_of_before_are_not_deleted_and_not_counted_twice() {
     let (world, crew) = World::with_crew("2x", 3);
@@ -119,8 +119,8 @@ fn blocks_beyond_a_size_of_before_are_not_deleted_and_not_counted_twice() {
     end(world, crew);
 }
 
-/// What the metadata had of small synchronous writes is older than what the mount wrote before it
-/// gave the file up.
+/// The metadata has small synchronous writes that are older than those which the mount made before
+/// it gave the file up.
 #[test]
 fn small_writes_of_before_do_not_come_back_over_newer_ones() {
     let (world, crew) = World::with_crew("2x", 3);

@@ -1,5 +1,5 @@
-//! Bad and missing strips that a mount meets beside others. What is bad is mended by any reader.
-//! What needs a new version is written by who holds the file alone.
+//! Bad and missing strips that a mount meets beside others. Any reader mends a bad one. A block
+//! that needs a new version is written by the mount that holds the file alone.
 
 use crate::StrakeVfs;
 use crate::coherence_test::World;

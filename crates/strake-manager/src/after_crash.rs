@@ -34,8 +34,8 @@ pub fn recover(array: &Array) -> Result<RecoveryReport> {
 }
 
 /// Like [`recover`], for the files for which `of` says true. From the moment when it says so, no
-/// client changes them. Until then a living client may: so what `of` was not asked for before is
-/// not used.
+/// client changes them. Until then a living client may. So nothing counts that was read of a file
+/// before.
 ///
 /// An NSD that was started anew is noticed at the next call of it, which is often one of these. It
 /// may have lost what was found there before. Then all is done again, by what is there now.

@@ -6,8 +6,8 @@
 //! Nobody has to be excluded: a writer of the block, another reader that mends it, and a deletion
 //! may come before, at the same time or later.
 //!
-//! What cannot be put right so, is written anew by who holds the block: a strip that is missing, a
-//! strip of which the NSD has lost the record, parity that does not match the data.
+//! The holder of the block writes everything else anew: a strip that is missing, a strip of which
+//! the NSD has lost the record, parity that does not match the data.
 
 use super::read::{Survey, Verdict};
 use super::{StripFault, StripeIo, padded_bytes};

@@ -9,7 +9,7 @@
 //! clients that write others of it give the file up first, and it is granted to nobody before the
 //! end ([`strake_token::Authority::fenced`]): what is put right are whole files.
 //!
-//! **Late changes.** What a client that is gone has sent may still be under way to the metadata.
+//! **Late changes.** A change by a client that is gone may still be under way to the metadata.
 //! If it told a size while its files are put right, its blocks would lie beyond the end of before,
 //! and be counted twice. So its changes are refused first, and those under way end
 //! ([`TokenService::close`]).

@@ -4,9 +4,9 @@
 //! versions as before, with the same bytes, and is settled or not as before. The store looks for
 //! itself whether the version is bad, and changes nothing otherwise:
 //!
-//! 1. If it does not hold the version, it refuses. A strip with nothing of the version, with a
-//!    newer version alone, or with a damaged record may be for a deletion or a writer to explain.
-//!    Only who excludes these can write it anew.
+//! 1. If it does not hold the version, it refuses. A deletion or a writer may be the cause if there
+//!    is no strip, a newer version alone, or a damaged record. Only a client that excludes these
+//!    can write the strip anew.
 //! 2. If the checksums that it has for the version are others than those that were sent, it
 //!    refuses: one of the two is not that version.
 //! 3. If all units match their checksums on the disk, there is nothing to do.
