@@ -58,6 +58,25 @@ fn a_path_from_the_root_is_known_again() {
     world.end();
 }
 
+/// While a cluster is upgraded, a node of before may lead.
+#[test]
+fn a_leader_of_an_older_version_is_asked_for_the_name_alone() {
+    let world = World::new("1", 1);
+    let own = &*world.mounts[0];
+    let files = [&b"a"[..], b"c"].map(|name| make(&world.mounts[1], Ino::ROOT, name));
+    for older in [true, false] {
+        world.leader.set_older(older);
+        // The other mount takes the directory, so nothing is known of it.
+        make(&world.mounts[1], Ino::ROOT, format!("of {older}").as_bytes());
+        let before = world.leader.lookups();
+        let found = [&b"a"[..], b"b", b"bb", b"c"].map(|name| found(own, Ino::ROOT, name));
+        assert_eq!(found, [Some(files[0]), None, None, Some(files[1])]);
+        let asked = world.leader.lookups() - before;
+        assert_eq!(asked, if older { 8 } else { 2 }, "older: {older}");
+    }
+    world.end();
+}
+
 /// A kernel that has not taken in the answer to a lookup when it is first told of the inode.
 #[derive(Default)]
 struct LateKernel {

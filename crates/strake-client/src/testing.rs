@@ -7,13 +7,14 @@ use crate::settings::Settings;
 use crate::tokens::Tokens;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use strake_array::{Array, ArrayOptions, Exclusion, FindNsd};
 use strake_env::sync::{Condvar, Mutex, RwLock};
 use strake_env::{Clock, RealClock, Rng};
 use strake_manager::{Manager, RecoveryReport, TokenService, after_crash};
 use strake_observe::Observe;
+use strake_proto::feature;
 use strake_proto::meta::{
     AttrChange, Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
 };
@@ -293,6 +294,7 @@ pub(crate) struct Leader {
     lookups: AtomicU64,
     /// How often it was asked to make changes durable.
     syncs: AtomicU64,
+    older: AtomicBool,
 }
 
 /// A mode that the gate holds up.
@@ -316,6 +318,7 @@ impl Leader {
             gate,
             moved,
             heard,
+            older: AtomicBool::new(false),
             listings,
             lookups,
             syncs,
@@ -344,6 +347,11 @@ impl Leader {
     /// How often it was asked to make changes durable.
     pub(crate) fn syncs(&self) -> u64 {
         self.syncs.load(Ordering::SeqCst)
+    }
+
+    /// Whether it runs a program of the first feature level.
+    pub(crate) fn set_older(&self, older: bool) {
+        self.older.store(older, Ordering::SeqCst);
     }
 
     fn hear(&self) {
@@ -393,6 +401,9 @@ impl MetaPort for Leader {
         self.listings.fetch_add(u64::from(is_listing), Ordering::SeqCst);
         let is_lookup = matches!(query, MetaQuery::Lookup { .. } | MetaQuery::LookupOrNext { .. });
         self.lookups.fetch_add(u64::from(is_lookup), Ordering::SeqCst);
+        if self.older.load(Ordering::SeqCst) {
+            feature::check_spoken(feature::of_query(query), feature::OLDEST_PROTOCOL)?;
+        }
         self.service().metadata().query(query)
     }
 
