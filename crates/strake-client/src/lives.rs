@@ -230,9 +230,8 @@ impl Vfs for Lives {
         flags: OpenFlags,
         exclusive: bool,
     ) -> Result<(Entry, Opened)> {
-        let create = |vfs: &StrakeVfs| {
-            vfs.create(caller, parent, name, permissions, flags, exclusive)
-        };
+        let create =
+            |vfs: &StrakeVfs| vfs.create(caller, parent, name, permissions, flags, exclusive);
         self.opened(create, |(_, opened)| &mut opened.handle)
     }
 

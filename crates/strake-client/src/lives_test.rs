@@ -1,3 +1,5 @@
+//! A mount dies and goes on: what its programs, its kernel and other mounts see.
+
 use super::*;
 use crate::coherence_test::{File, World, client};
 use crate::invalidate::{Dropping, Found, Outdated};
@@ -87,7 +89,8 @@ fn a_dead_mount_goes_on_and_only_files_that_were_open_are_lost() {
     rigged.die();
     assert_eq!(kind(lives.getattr(ino)), ErrorKind::Io);
     assert_eq!(kind(lives.fsync(handle)), ErrorKind::Io);
-    let dropped = |what: &Outdated| matches!(what, Outdated::Contents { ino: it, .. } if *it == ino);
+    let dropped =
+        |what: &Outdated| matches!(what, Outdated::Contents { ino: it, .. } if *it == ino);
     assert!(kernel.0.lock().iter().any(dropped), "the kernel has its bytes no more");
     assert!(kernel.0.lock().contains(&Outdated::AllNames));
     let other = &world.mounts[1];

@@ -275,7 +275,9 @@ impl<T> HandleTable<T> {
     pub(crate) fn all(&self) -> impl Iterator<Item = (Handle, Arc<T>)> {
         self.shards.iter().flat_map(|shard| {
             let open = shard.read();
-            open.iter().map(|(handle, open)| (Handle(*handle), Arc::clone(open))).collect::<Vec<_>>()
+            open.iter()
+                .map(|(handle, open)| (Handle(*handle), Arc::clone(open)))
+                .collect::<Vec<_>>()
         })
     }
 

@@ -1,5 +1,5 @@
-//! What a daemon has of the file system: the way to disks and metadata, and the client. A mount of a
-//! cluster's file system that was declared dead gets them anew, and goes on ([`Lives`]).
+//! What a daemon has of the file system: the way to disks and metadata, and the client. A mount of
+//! a cluster's file system that was declared dead gets them anew, and goes on ([`Lives`]).
 
 use super::serve::{Daemon, client_settings, configuration};
 use crate::backend::Backend;
@@ -7,8 +7,8 @@ use crate::data_dir::{DataDir, NodeConfig};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use strake_array::{Array, ArrayOptions, Exclusion};
-use strake_client::lives::Lives;
 use strake_client::StrakeVfs;
+use strake_client::lives::Lives;
 use strake_env::{Clock, RealClock};
 use strake_manager::{Manager, after_crash};
 use strake_observe::Observe;

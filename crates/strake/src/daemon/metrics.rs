@@ -90,7 +90,8 @@ impl Daemon {
             };
             (view.nsd, sample)
         };
-        let nsds: BTreeMap<NsdId, NsdSample> = self.life().array.nsds().into_iter().map(sample).collect();
+        let nsds: BTreeMap<NsdId, NsdSample> =
+            self.life().array.nsds().into_iter().map(sample).collect();
         Ok(render(&Scene {
             fs: self.config().name,
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -112,7 +112,11 @@ impl Daemon {
 
     /// The name of this mount's node.
     fn own_node(&self) -> String {
-        self.life().backend.cluster().map(|cluster| cluster.own_name().to_owned()).unwrap_or_default()
+        self.life()
+            .backend
+            .cluster()
+            .map(|cluster| cluster.own_name().to_owned())
+            .unwrap_or_default()
     }
 }
 
