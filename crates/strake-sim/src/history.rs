@@ -23,7 +23,7 @@ use strake_env::{Clock, RealClock, Rng};
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::meta::{RenameMode, XattrMode};
 use strake_proto::nsd::{NsdContext, NsdPort, NsdRequest};
-use strake_proto::{Caller, Code, FileType, Ino};
+use strake_proto::{Caller, Code, ErrorKind, FileType, Ino};
 
 const ROOT: &Caller = &Caller::ROOT;
 const ROOT_INO: u64 = 1;
@@ -588,8 +588,15 @@ impl Actor {
             1 => FallocateMode::ZeroRange { keep_size },
             _ => FallocateMode::PunchHole,
         };
-        self.vfs().fallocate(handle, from..to, mode).expect("allocates");
-        let grows = !matches!(mode, FallocateMode::PunchHole) && !keep_size;
+        let done = self.vfs().fallocate(handle, from..to, mode);
+        let allocates = !matches!(mode, FallocateMode::PunchHole);
+        if allocates && keep_size && bytes.len() < to as usize {
+            let refused = done.expect_err("no space is kept beyond the end").kind();
+            assert_eq!(refused, ErrorKind::NotSupported);
+            return None;
+        }
+        done.expect("allocates");
+        let grows = allocates && !keep_size;
         if grows && bytes.len() < to as usize {
             bytes.resize(to as usize, 0);
         }
