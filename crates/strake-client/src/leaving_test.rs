@@ -1,4 +1,4 @@
-//! What mounts do while a leader puts right what others have left. One that lives gives its files
+//! Mounts go on while a leader puts right what others have left. One that lives gives its files
 //! up, when the leader has read what the metadata knew of these files before. One that is gone has
 //! sent a change that comes late.
 

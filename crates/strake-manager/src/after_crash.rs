@@ -90,7 +90,7 @@ fn make_equal(array: &Array, of: &dyn Fn(Ino) -> bool) -> Result<RecoveryReport>
     repair.run()
 }
 
-/// What the metadata knows of a file by now. `None` if its bytes are elsewhere.
+/// A file as the metadata knows it by now. `None` if its bytes are elsewhere.
 ///
 /// The scan may have read the inode before a living client told what it had, and gave the file up.
 /// Only then is the file among those to be put right. By the size of before, that client's blocks

@@ -134,7 +134,7 @@ fn a_newer_version_and_a_deletion_that_come_first_stay() {
                 }
             })));
             let mut out = vec![0; 200_704];
-            // What it had read is right for somebody who came before. Or it looks again.
+            // The reader has bytes that were right before the writer came, or it looks again.
             if read_shared(&bench, &bench.io, 0, &mut out).is_ok() {
                 assert!(out[..200_000] == old[..], "{code}");
             }

@@ -148,7 +148,7 @@ impl KnownNames {
     }
 
     /// Learns that a name is absent, and which names follow it, perhaps up to the last one.
-    /// That was asked at `changes`.
+    /// The question was asked at `changes`.
     pub(crate) fn learn_gap(
         &mut self,
         changes: u64,

@@ -1,4 +1,4 @@
-//! What operations ask for, so that a directory that several clients change is handed over rarely.
+//! Operations ask for tokens so that a directory that several clients change is handed over rarely.
 
 use super::wants::{merged, want};
 use super::{Access, Tokens};
@@ -12,8 +12,8 @@ impl Tokens {
         self.state.lock().lingering.changed(directory, self.clock.monotonic());
     }
 
-    /// What it takes to look at an inode. A directory in which this client changes names, and which
-    /// others have taken, is soon wanted exclusively, so that it is asked for only once.
+    /// The token with which an inode is looked at. A directory in which this client changes names,
+    /// and which others have taken, is soon wanted exclusively, so that it is asked for only once.
     pub(crate) fn to_look(&self, ino: Ino) -> Want {
         let state = self.state.lock();
         let is_gone = state.holder.usable(ino).inode.is_none();

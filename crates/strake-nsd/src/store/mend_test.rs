@@ -135,7 +135,7 @@ fn a_bad_version_gets_its_bytes_back_and_the_others_stay() {
                 let used = store.space.allocator.lock().used();
                 // Where versions share the place, the others are bad, too.
                 spoil(&disk, &store, &all[number], unit);
-                // What is cached must not hide the trailer.
+                // The cache must not hide the trailer.
                 drop(store);
                 let store = open(&disk);
                 let bad: Vec<_> = all.iter().filter(|one| good(&store, one).is_none()).collect();
@@ -155,7 +155,7 @@ fn a_bad_version_gets_its_bytes_back_and_the_others_stay() {
                 let store = open(&disk.crash(disk.position(), &mut Rng::new(3)));
                 assert_holds(&store, &all, &context);
                 check(&store);
-                // What comes later finds a strip like any other.
+                // Later requests find a strip like any other.
                 let last = all[all.len() - 1];
                 let next = change(&store, last, 100, &[0, 4, 7]);
                 settle(&store, next.version);

@@ -27,6 +27,9 @@ pub(super) struct Life {
     pub(super) vfs: Arc<StrakeVfs>,
 }
 
+/// The metadata, the array and the client, what repairs, and the configuration.
+type Begun = (Arc<dyn MetaPort>, Arc<Array>, Arc<StrakeVfs>, Option<Manager>, Box<Configuration>);
+
 /// A file system that was opened.
 pub(super) struct Opened {
     pub(super) life: Arc<Life>,
@@ -43,6 +46,15 @@ impl Life {
         observe: &Arc<Observe>,
     ) -> Result<Opened> {
         let backend = Backend::open(dir, config, observe)?;
+        // Nobody else would end the threads of ways that are not used.
+        let ends = |_: &Error| backend.leave();
+        let (meta, array, vfs, manager, described) =
+            Life::begin(&backend, config, observe).inspect_err(ends)?;
+        let life = Arc::new(Life { backend, meta, array, vfs });
+        Ok(Opened { life, manager, described })
+    }
+
+    fn begin(backend: &Backend, config: &NodeConfig, observe: &Arc<Observe>) -> Result<Begun> {
         let meta = backend.meta();
         let described = configuration(&*meta)?;
         let slots = (0..).map(SlotIndex).zip(&described.pool.slots);
@@ -72,8 +84,7 @@ impl Life {
             }
         };
         backend.watch(&array)?;
-        let life = Arc::new(Life { backend, meta, array, vfs });
-        Ok(Opened { life, manager, described })
+        Ok((meta, array, vfs, manager, described))
     }
 
     /// Whether the cluster has declared this mount dead.
@@ -141,8 +152,7 @@ impl Daemon {
         // Nobody ends the life of before meanwhile.
         let stopped = self.stopped.lock();
         if stopped.is_some() || !lives.begin(&next.vfs) {
-            next.vfs.shutdown()?;
-            next.backend.finish()?;
+            next.vfs.shutdown().map(drop).and(next.backend.finish())?;
             let detail = "it ends, or had too many lives: unmount it, and mount it again";
             return Err(Error::new(ErrorKind::Io, detail));
         }
