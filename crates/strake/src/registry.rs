@@ -3,7 +3,8 @@
 //! Each file system has one file. Its name is the cluster's identity, and it holds the path of the
 //! data directory. For root the files are in `/run/strake`. For other users they are in
 //! `$XDG_RUNTIME_DIR/strake`, else in `/run/user/UID/strake`, else in `/tmp/strake-UID`. The
-//! directory counts only if it belongs to the user and nobody else can write to it.
+//! directory counts only if it belongs to the user and nobody else can write to it. The variable
+//! `STRAKE_RUN_DIR` names another directory, for programs that must not meet what else is up here.
 //!
 //! Nodes of a cluster are listed in the same way, in the folder `nodes` beside these files.
 //!
@@ -17,6 +18,9 @@ use strake_proto::{Error, ErrorKind, Result};
 use tracing::warn;
 
 fn directory() -> PathBuf {
+    if let Some(named) = std::env::var_os("STRAKE_RUN_DIR") {
+        return PathBuf::from(named);
+    }
     let user = rustix::process::geteuid();
     if user.is_root() {
         return PathBuf::from("/run/strake");

@@ -359,7 +359,8 @@ impl Lab<'_> {
                 found.insert(format!("process {}", entry.file_name().display()));
             }
         }
-        for list in ["/run/strake", "/run/strake/nodes"] {
+        let lists = self.session.lists();
+        for list in [lists.join("nodes"), lists] {
             for entry in std::fs::read_dir(list).into_iter().flatten().flatten() {
                 if std::fs::read_to_string(entry.path()).is_ok_and(|text| text.contains(&*dir)) {
                     found.insert(format!("list {}", entry.path().display()));

@@ -79,10 +79,16 @@ impl Session {
         self.made.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// The folder that lists what this session has up. File systems of others on this machine are
+    /// not in it, so that commands without `--data` and listings of all of them do not meet those.
+    pub(crate) fn lists(&self) -> PathBuf {
+        self.root.join("lists")
+    }
+
     /// A command that belongs to this session, and is killed when the session ends.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
-        command.current_dir(&self.root);
+        command.current_dir(&self.root).env("STRAKE_RUN_DIR", self.lists());
         command
     }
 
