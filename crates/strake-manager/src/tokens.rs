@@ -157,6 +157,11 @@ impl TokenService {
             waits,
             heat: Mutex::default(),
         });
+        let out_of_use = pool::out_of_use(&*service.configuration()?);
+        if !out_of_use.is_empty() {
+            let clients = clients.iter().copied().collect();
+            service.state.lock().pool.set_apart(clients, &out_of_use);
+        }
         service.reap_unused();
         let weak = Arc::downgrade(&service);
         let thread = Builder::new().name("tokens".into()).spawn(move || look(&weak));
@@ -304,8 +309,9 @@ impl TokenService {
             let mut state = self.state.lock();
             // Each leader counts its changes anew.
             if term == state.authority.term() {
-                state.pool.followed(client, change);
+                let kept = state.pool.followed(client, change);
                 self.changed.notify_all();
+                return kept;
             }
             return Vec::new();
         }
@@ -340,10 +346,13 @@ impl TokenService {
             self.state.lock().made.remove(&ino);
             self.reap_if_unused(ino);
         }
-        replies(own.into_iter().filter_map(|effect| match effect {
-            Effect::Send(to, reply) => Some((to, reply)),
+        let mut state = self.state.lock();
+        let mut told: Vec<Reply> = state.pool.unanswered(client).into_iter().collect();
+        told.extend(own.into_iter().filter_map(|effect| match effect {
+            Effect::Send(_, reply) => state.pool.pass(client, reply),
             Effect::Reserve(_) => None,
-        }))
+        }));
+        told
     }
 
     /// Does what the authority wants done, and what follows from that.
@@ -381,11 +390,12 @@ impl TokenService {
     }
 
     fn tell(&self, client: ClientId, reply: Reply) {
-        let (way, term) = {
-            let state = self.state.lock();
-            (state.ways.get(&client).cloned(), state.authority.term())
+        let (way, term, reply) = {
+            let mut state = self.state.lock();
+            let reply = state.pool.pass(client, reply);
+            (state.ways.get(&client).cloned(), state.authority.term(), reply)
         };
-        if let Some(way) = way {
+        if let (Some(way), Some(reply)) = (way, reply) {
             way.send(term, reply);
         }
     }
@@ -439,6 +449,8 @@ impl TokenService {
         let effects = self.state.lock().authority.tick(self.clock.monotonic());
         self.perform(effects);
         self.tell_all(self.locks.tick());
+        let unanswered = self.state.lock().pool.all_unanswered();
+        self.tell_all(unanswered);
         self.reap_unused();
     }
 }
@@ -603,7 +615,7 @@ impl LeaderMeta {
         }
         let now = self.service.clock.monotonic();
         let mut state = self.service.state.lock();
-        if state.leaving.contains(&client) {
+        if state.leaving.contains(&client) || state.pool.is_apart(client) {
             return MetaReply::Inode(inode);
         }
         let term = state.authority.term();

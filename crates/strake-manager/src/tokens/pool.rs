@@ -1,10 +1,15 @@
 //! Changes of the pool map that all clients must follow.
 //!
 //! **An NSD that misses a write** is read by nobody afterwards. The client that leaves it out notes
-//! so in the metadata before its write counts. That change is answered when every other client has
-//! said that it does not use the NSD any more, or is declared dead. A client of the leader before
-//! counts, whether or not it has turned to this one yet: it may read from the NSD until then. NSDs
-//! beyond the code's tolerance are not left out, whoever asks.
+//! so in the metadata before its write counts. From then on every other client is *apart*: it is
+//! granted nothing until it has said that it does not use the NSD any more. What it holds already
+//! is of no danger. Nobody else writes there, so the NSD has all of that, or the client itself
+//! knows what it lacks. So the change is answered after a moment, also if a client is silent, be it
+//! dead or cut off. NSDs beyond the code's tolerance are not left out, whoever asks.
+//!
+//! While a client is apart the NSDs stay out of use, and no disk is replaced, deleted or added. So
+//! a later leader sees in the metadata what clients of before may not have left, and all of them
+//! are apart when it begins.
 //!
 //! **An NSD that comes back** is first written by every client ([`TokenService::have_written`]).
 //! Only then is it compared with the others, because nobody writes anything without it any more. It
@@ -26,8 +31,13 @@ use strake_token::message::Reply;
 
 /// A client that has not followed a change is told again after that long.
 const REPEAT: Duration = Duration::from_millis(500);
-/// Clients must have left an NSD within that time.
-const LEAVE_MAX: Duration = Duration::from_secs(60);
+/// Clients that have not left an NSD after that long are not waited for. Those that are there
+/// answer within milliseconds.
+const LEAVE_WAIT: Duration = Duration::from_secs(1);
+/// Clients are not apart any more, or dead, within that time.
+const APART_MAX: Duration = Duration::from_secs(60);
+/// So many grants are kept for a client that is apart. It asks again for all others.
+const KEPT_MAX: usize = 1024;
 /// Clients must write to an NSD that comes back within that time. They flush what they have.
 const WRITE_MAX: Duration = Duration::from_secs(300);
 
@@ -37,10 +47,27 @@ pub(super) struct PoolChanges {
     last: u64,
     /// The clients that have yet to follow a change.
     behind: BTreeMap<u64, BTreeSet<ClientId>>,
+    /// The clients that have yet to leave NSDs: see the file's head.
+    apart: BTreeMap<ClientId, Apart>,
     /// The NSD that is being brought up to date. Nobody has noted since that it misses something.
     returning: Option<NsdId>,
     /// No NSD is brought up to date any more, because the manager ends.
     is_ending: bool,
+}
+
+/// A client that has yet to leave NSDs.
+struct Apart {
+    /// The change that it was told of last. It names all of the NSDs.
+    change: u64,
+    nsds: BTreeSet<NsdId>,
+    /// Grants for it. It gets them when it has left the NSDs.
+    kept: Vec<Reply>,
+}
+
+impl Apart {
+    fn message(&self) -> Reply {
+        Reply::Unusable { change: self.change, nsds: self.nsds.iter().copied().collect() }
+    }
 }
 
 /// How long clients are waited for, beside a limit in time.
@@ -66,10 +93,16 @@ impl PoolChanges {
 }
 
 impl PoolChanges {
-    /// A client has followed a change.
-    pub(super) fn followed(&mut self, client: ClientId, change: u64) {
+    /// A client has followed a change. Returns the grants that were kept for it until then.
+    pub(super) fn followed(&mut self, client: ClientId, change: u64) -> Vec<Reply> {
         if let Some(behind) = self.behind.get_mut(&change) {
             behind.remove(&client);
+        }
+        match self.apart.get(&client) {
+            Some(apart) if apart.change == change => {
+                self.apart.remove(&client).map_or_else(Vec::new, |apart| apart.kept)
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -78,6 +111,58 @@ impl PoolChanges {
         for behind in self.behind.values_mut() {
             behind.remove(&client);
         }
+        self.apart.remove(&client);
+    }
+
+    /// Sets clients apart until they leave these NSDs. Returns the number of that change. Clients
+    /// that have yet to leave all of them since an earlier one are not behind in this one, because
+    /// nobody need wait for them any more.
+    pub(super) fn set_apart(&mut self, mut clients: BTreeSet<ClientId>, nsds: &[NsdId]) -> u64 {
+        let is_told = |apart: &Apart| nsds.iter().all(|nsd| apart.nsds.contains(nsd));
+        clients.retain(|client| !self.apart.get(client).is_some_and(is_told));
+        let change = self.begin(clients.clone());
+        for client in clients {
+            let none = || Apart { change, nsds: BTreeSet::new(), kept: Vec::new() };
+            let apart = self.apart.entry(client).or_insert_with(none);
+            apart.change = change;
+            apart.nsds.extend(nsds);
+        }
+        change
+    }
+
+    /// A change for which clients were set apart is not made.
+    fn take_back(&mut self, change: u64) {
+        self.behind.remove(&change);
+        self.apart.retain(|_, apart| apart.change != change);
+    }
+
+    /// Whether a client is apart.
+    pub(super) fn is_apart(&self, client: ClientId) -> bool {
+        self.apart.contains_key(&client)
+    }
+
+    /// The message for a client, unless it is a grant and the client is apart.
+    pub(super) fn pass(&mut self, client: ClientId, message: Reply) -> Option<Reply> {
+        let is_grant = matches!(message, Reply::Grant { .. });
+        match self.apart.get_mut(&client).filter(|_| is_grant) {
+            Some(apart) => {
+                if apart.kept.len() < KEPT_MAX {
+                    apart.kept.push(message);
+                }
+                None
+            }
+            None => Some(message),
+        }
+    }
+
+    /// The message that a client that is apart has yet to answer.
+    pub(super) fn unanswered(&self, client: ClientId) -> Option<Reply> {
+        self.apart.get(&client).map(Apart::message)
+    }
+
+    /// The messages that clients that are apart have yet to answer.
+    pub(super) fn all_unanswered(&self) -> Vec<(ClientId, Reply)> {
+        self.apart.iter().map(|(client, apart)| (*client, apart.message())).collect()
     }
 
     fn begin(&mut self, clients: BTreeSet<ClientId>) -> u64 {
@@ -95,22 +180,70 @@ fn availability(op: &MetaOp) -> Option<(NsdId, NsdAvailability)> {
     }
 }
 
+/// Whether a change gives slots other NSDs.
+fn is_of_places(op: &MetaOp) -> bool {
+    matches!(op, MetaOp::ReplaceNsd { .. } | MetaOp::AddNsd { .. })
+}
+
+/// The NSDs that miss writes and that no client may use.
+pub(super) fn out_of_use(known: &Configuration) -> Vec<NsdId> {
+    let is_out = |state: NsdState| {
+        matches!(state.availability, NsdAvailability::Down | NsdAvailability::Unrecovered)
+    };
+    known.pool.live().filter(|(_, slot)| is_out(slot.state)).map(|(_, slot)| slot.nsd).collect()
+}
+
 impl TokenService {
     /// Makes a change of the metadata. If it concerns the availability of an NSD, the clients
     /// follow first, or it is refused: see the file's head.
     pub(super) fn change_pool(&self, entry: &MetaEntry, make: Make<'_>) -> Result<()> {
-        if let Some(change) = OfDeletion::of(&entry.op) {
-            let _one = self.leaving.lock();
-            change.check(&*self.configuration()?)?;
-            return make();
+        match OfDeletion::of(&entry.op) {
+            Some(missed @ OfDeletion::HeirMissed) => {
+                let _one = self.leaving.lock();
+                missed.check(&*self.configuration()?)?;
+                return make();
+            }
+            Some(end @ OfDeletion::End) => {
+                return self.with_nobody_apart(&mut || {
+                    end.check(&*self.configuration()?)?;
+                    make()
+                });
+            }
+            None => {}
         }
         match availability(&entry.op) {
             Some((nsd, NsdAvailability::Down | NsdAvailability::Unrecovered)) => {
                 self.take_out(nsd, entry.client, make)
             }
             Some((nsd, NsdAvailability::Up)) => self.bring_in(nsd, make),
-            Some((_, NsdAvailability::Recovering)) | None => make(),
+            Some((_, NsdAvailability::Recovering)) => self.with_nobody_apart(make),
+            None if is_of_places(&entry.op) => self.with_nobody_apart(make),
+            None => make(),
         }
+    }
+
+    /// Makes a change when no client is apart.
+    fn with_nobody_apart(&self, make: Make<'_>) -> Result<()> {
+        let end = self.clock.monotonic() + APART_MAX;
+        self.named("mounts that leave NSDs", "", || {
+            loop {
+                let one = self.leaving.lock();
+                if self.state.lock().pool.apart.is_empty() {
+                    return make();
+                }
+                drop(one);
+                let mut state = self.state.lock();
+                if state.stopped || state.pool.is_ending {
+                    return Err(ended());
+                }
+                if self.clock.monotonic() >= end {
+                    let apart: Vec<ClientId> = state.pool.apart.keys().copied().collect();
+                    let detail = format!("{apart:?} do not leave an NSD that misses writes");
+                    return Err(Error::new(ErrorKind::TimedOut, detail));
+                }
+                self.changed.wait_for(&mut state, REPEAT);
+            }
+        })
     }
 
     fn take_out(&self, nsd: NsdId, client: ClientId, make: Make<'_>) -> Result<()> {
@@ -125,16 +258,32 @@ impl TokenService {
             let detail = "more NSDs are away than the code tolerates: bring them back";
             return Err(Error::new(ErrorKind::Io, detail));
         }
-        {
+        let change = {
             let mut state = self.state.lock();
             state.pool.returning = state.pool.returning.filter(|returning| *returning != nsd);
+            let mut clients = state.authority.clients() - &state.leaving;
+            clients.remove(&client);
+            state.pool.set_apart(clients, &[nsd])
+        };
+        if let Err(error) = make().and_then(|()| self.meta.sync()) {
+            self.state.lock().pool.take_back(change);
+            return Err(error);
         }
-        make()?;
-        self.meta.sync()?;
-        let message = |change| Reply::Unusable { change, nsds: vec![nsd] };
-        self.named("mounts that leave an NSD", &nsd.to_string(), || {
-            self.have_followed(message, client, LEAVE_MAX, As::Served)
-        })
+        self.named("mounts that leave an NSD", &nsd.to_string(), || self.have_left(change))
+    }
+
+    /// Tells the clients that are apart, and waits for a moment until those of a change have
+    /// followed it.
+    fn have_left(&self, change: u64) -> Result<()> {
+        let told = self.state.lock().pool.all_unanswered();
+        self.tell_all(told);
+        let mut state = self.state.lock();
+        let goes_on = |state: &mut super::State| {
+            state.pool.behind.get(&change).is_some_and(|them| !them.is_empty()) && !state.stopped
+        };
+        self.changed.wait_while_for(&mut state, goes_on, LEAVE_WAIT);
+        state.pool.behind.remove(&change);
+        if state.stopped { Err(ended()) } else { Ok(()) }
     }
 
     fn bring_in(&self, nsd: NsdId, make: Make<'_>) -> Result<()> {
@@ -149,7 +298,7 @@ impl TokenService {
         make()
     }
 
-    fn configuration(&self) -> Result<Box<Configuration>> {
+    pub(super) fn configuration(&self) -> Result<Box<Configuration>> {
         match self.meta.query(&MetaQuery::Configuration)? {
             MetaReply::Configuration(known) => Ok(known),
             _ => Err(Error::new(ErrorKind::Internal, "not a configuration")),
