@@ -93,6 +93,8 @@ struct State {
     ports: BTreeMap<NsdId, Arc<dyn NsdPort>>,
     /// Changes of the metadata under way of each client.
     changes: BTreeMap<ClientId, u32>,
+    /// The NSDs that the log says are not reached. It says so once.
+    unreached: BTreeSet<NsdId>,
     /// When somebody last looked at the leases. It is a second ago at most.
     looked: Duration,
     stopped: bool,
@@ -149,7 +151,14 @@ impl LeaseService {
         let (changes, stopped) = (BTreeMap::new(), false);
         let own: BTreeSet<ClientId> = own.into_iter().collect();
         let service = Arc::new(LeaseService {
-            state: Mutex::new(State { membership, ports, changes, looked: now, stopped }),
+            state: Mutex::new(State {
+                membership,
+                ports,
+                changes,
+                unreached: BTreeSet::new(),
+                looked: now,
+                stopped,
+            }),
             changed: Condvar::new(),
             own,
             epoch: Epoch(term.0),
@@ -441,12 +450,11 @@ impl LeaseService {
     fn work(&self, job: Job) {
         match job {
             Job::Send(nsd, lane, message) => {
-                let answer = self.call(nsd, &message).map_err(|error| {
-                    if lane == Lane::Lease {
-                        warn!(target: "leases", "NSD {nsd} is not reached: {error}");
-                    }
-                    error.kind()
-                });
+                let answer = self.call(nsd, &message);
+                if lane == Lane::Lease {
+                    self.log_reached(nsd, answer.as_ref().err());
+                }
+                let answer = answer.map_err(|error| error.kind());
                 let effects = self.answered(nsd, lane, answer);
                 self.perform(effects);
             }
@@ -459,6 +467,21 @@ impl LeaseService {
                     self.submit_death(client);
                 }
             }
+        }
+    }
+
+    /// Says in the log when an NSD is not reached any more, and when it is reached again. Leases are
+    /// sent to it twice a second, whether or not it answers.
+    fn log_reached(&self, nsd: NsdId, error: Option<&Error>) {
+        let mut state = self.state.lock();
+        match error {
+            Some(error) if state.unreached.insert(nsd) => {
+                warn!(target: "leases", "NSD {nsd} is not reached: {error}");
+            }
+            None if state.unreached.remove(&nsd) => {
+                info!(target: "leases", "NSD {nsd} is reached again");
+            }
+            _ => {}
         }
     }
 
