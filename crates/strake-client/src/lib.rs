@@ -75,9 +75,9 @@ pub mod vfs;
 mod vfs_impl;
 
 #[cfg(test)]
-mod apart_test;
-#[cfg(test)]
 mod added_test;
+#[cfg(test)]
+mod apart_test;
 #[cfg(test)]
 mod beside_test;
 #[cfg(test)]

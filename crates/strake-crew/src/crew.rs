@@ -296,17 +296,19 @@ impl Crew {
         }
     }
 
-    /// Takes NSDs out of use whose servers have no lease, so that nobody waits for their answers.
-    pub fn leave_out_lapsed(&self) {
+    /// Takes NSDs out of use whose servers are silent, so that nobody waits for their answers. A
+    /// server answers about its lease beside all else that it does. So one that has said nothing
+    /// for half a lease is cut off, or stands still.
+    pub fn leave_out_silent(&self) {
         let Some(working) = self.working.lock().clone() else { return };
         let nsds = working.vfs.array().io.nsds();
-        for slot in self.leases.lapsed().into_iter().filter_map(|nsd| nsds.slot_of(nsd)) {
+        for slot in self.leases.silent().into_iter().filter_map(|nsd| nsds.slot_of(nsd)) {
             if nsds.is_noted(slot) {
                 continue;
             }
             nsds.fail(slot);
             if let Err(error) = nsds.note(slot) {
-                warn!(target: "disks", "NSD {} has no lease: {error}", nsds.nsd(slot));
+                warn!(target: "disks", "NSD {} is silent: {error}", nsds.nsd(slot));
             }
         }
     }

@@ -317,6 +317,18 @@ impl Membership {
         }
     }
 
+    /// The servers that have not been heard of for half a lease. They may serve others.
+    pub fn silent(&self, now: Duration) -> impl Iterator<Item = NsdId> + '_ {
+        let whole = self.times.over(Duration::ZERO, Rule::ServersHaveAMargin);
+        let limit = self.times.lease / 2;
+        let is_silent = move |server: &Server| {
+            let heard = server.sample.as_ref().map_or(Duration::ZERO, |sample| sample.heard);
+            let heard = heard.max(server.over_at.saturating_sub(whole));
+            server.is_lapsed || now >= heard.saturating_add(limit)
+        };
+        self.servers.iter().filter(move |(_, server)| is_silent(server)).map(|(nsd, _)| *nsd)
+    }
+
     /// The servers that have no lease: they serve nobody.
     pub fn lapsed(&self) -> impl Iterator<Item = NsdId> + '_ {
         self.servers.iter().filter(|(_, server)| server.is_lapsed).map(|(nsd, _)| *nsd)

@@ -45,6 +45,21 @@ fn a_lease_is_renewed_every_two_seconds_without_the_list() {
 }
 
 #[test]
+fn a_server_is_silent_half_a_lease_after_its_last_answer() {
+    let mut all = served();
+    assert_eq!(all.silent(5 * S).count(), 0);
+    assert_eq!(all.silent(6 * S).collect::<Vec<_>>(), [NSD]);
+    all.tick(3 * S);
+    assert_eq!(all.silent(6 * S).count(), 1, "a message is no answer");
+    all.answered(NSD, Lane::Lease, Ok(reply(102 * S)), 4 * S);
+    assert_eq!(all.silent(9 * S - Duration::from_nanos(1)).count(), 0);
+    assert_eq!(all.silent(9 * S).count(), 1);
+    all.answered(NSD, Lane::Lease, Err(ErrorKind::Unreachable), 9 * S);
+    assert_eq!(all.silent(9 * S).count(), 1, "neither is an error");
+    assert!(all.lapsed().next().is_none(), "its lease goes on");
+}
+
+#[test]
 fn a_floor_is_raised_when_each_server_has_answered_the_newest() {
     let mut all = served();
     let first = sent(&all.raise_floor(MapVersion(4), S));

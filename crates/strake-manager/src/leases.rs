@@ -295,9 +295,11 @@ impl LeaseService {
         self.state.lock().membership.living().any(|other| other == member(client))
     }
 
-    /// The NSD servers that have no lease. They serve nobody.
-    pub fn lapsed(&self) -> Vec<NsdId> {
-        self.state.lock().membership.lapsed().collect()
+    /// The NSD servers that have not been heard of for half a lease.
+    pub fn silent(&self) -> Vec<NsdId> {
+        let mut state = self.state.lock();
+        let now = self.now(&mut state);
+        state.membership.silent(now).collect()
     }
 
     /// Whether an NSD server has no lease.

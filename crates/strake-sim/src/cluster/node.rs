@@ -311,7 +311,7 @@ impl Office {
     /// What the product's node does every two seconds, for this one file system.
     fn tend(&self) {
         let Some(crew) = self.metadata.crew() else { return };
-        crew.leave_out_lapsed();
+        crew.leave_out_silent();
         let _alone = self.changing.lock();
         // What fails is tried again.
         let _ = crew.attend(&self.site.records.clients(), &|dead| self.bury(&crew, dead));

@@ -327,7 +327,7 @@ impl Node {
     pub(super) fn work_for_mounts(self: &Arc<Node>, fs: FsId) {
         let crew = self.crew(fs);
         if let Ok(crew) = &crew {
-            crew.leave_out_lapsed();
+            crew.leave_out_silent();
         }
         let _alone = self.changing.lock();
         let cluster = self.cluster();
