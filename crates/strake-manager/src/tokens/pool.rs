@@ -130,10 +130,13 @@ impl PoolChanges {
         change
     }
 
-    /// A change for which clients were set apart is not made.
-    fn take_back(&mut self, change: u64) {
+    /// A change for which clients were set apart because of an NSD is not made.
+    fn take_back(&mut self, change: u64, nsd: NsdId) {
         self.behind.remove(&change);
-        self.apart.retain(|_, apart| apart.change != change);
+        for apart in self.apart.values_mut().filter(|apart| apart.change == change) {
+            apart.nsds.remove(&nsd);
+        }
+        self.apart.retain(|_, apart| !apart.nsds.is_empty());
     }
 
     /// Whether a client is apart.
@@ -266,7 +269,7 @@ impl TokenService {
             state.pool.set_apart(clients, &[nsd])
         };
         if let Err(error) = make().and_then(|()| self.meta.sync()) {
-            self.state.lock().pool.take_back(change);
+            self.state.lock().pool.take_back(change, nsd);
             return Err(error);
         }
         self.named("mounts that leave an NSD", &nsd.to_string(), || self.have_left(change))
@@ -399,4 +402,49 @@ impl TokenService {
 
 pub(super) fn ended() -> Error {
     Error::new(ErrorKind::Unreachable, "the manager of this file system ends here")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strake_token::message::RequestId;
+
+    const CLIENT: ClientId = ClientId(7);
+    const OTHER: ClientId = ClientId(8);
+    const NSDS: [NsdId; 2] = [NsdId(1), NsdId(2)];
+
+    fn grant(number: u64) -> Reply {
+        Reply::Grant { request: RequestId(number), grants: Vec::new() }
+    }
+
+    #[test]
+    fn a_client_gets_its_grants_when_it_has_answered_the_newest_change() {
+        let mut pool = PoolChanges::default();
+        let first = pool.set_apart([CLIENT, OTHER].into(), &NSDS[..1]);
+        assert_eq!(pool.pass(CLIENT, grant(1)), None);
+        assert_eq!(pool.pass(CLIENT, Reply::Reasserted), Some(Reply::Reasserted));
+        let again = pool.set_apart([CLIENT, OTHER].into(), &NSDS[..1]);
+        assert!(pool.behind[&again].is_empty(), "who was told already is not waited for");
+        assert_eq!(pool.followed(OTHER, first), []);
+        assert_eq!(pool.pass(OTHER, grant(2)), Some(grant(2)));
+        let second = pool.set_apart([CLIENT].into(), &NSDS[1..]);
+        assert_eq!(pool.followed(CLIENT, first), [], "it has not left the second one");
+        let message = Reply::Unusable { change: second, nsds: NSDS.to_vec() };
+        assert_eq!(pool.unanswered(CLIENT), Some(message));
+        assert_eq!(pool.followed(CLIENT, second), [grant(1)]);
+        assert_eq!(pool.pass(CLIENT, grant(3)), Some(grant(3)));
+    }
+
+    #[test]
+    fn a_change_that_is_not_made_leaves_earlier_ones() {
+        let mut pool = PoolChanges::default();
+        pool.set_apart([CLIENT].into(), &NSDS[..1]);
+        let second = pool.set_apart([CLIENT, OTHER].into(), &NSDS[1..]);
+        pool.take_back(second, NSDS[1]);
+        assert!(pool.is_apart(CLIENT) && !pool.is_apart(OTHER));
+        assert_eq!(
+            pool.unanswered(CLIENT),
+            Some(Reply::Unusable { change: second, nsds: vec![NSDS[0]] })
+        );
+    }
 }
