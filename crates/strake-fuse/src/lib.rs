@@ -16,6 +16,7 @@ mod abi;
 mod adapter;
 mod awake;
 mod connection;
+mod failures;
 mod init;
 mod locks;
 mod mode;

@@ -10,6 +10,7 @@ use crate::abi::{InHeader, MINOR_WITH_EPOCHS, Opcode, OutHeader, WriteIn, init_f
 use crate::adapter::{Adapter, Answer};
 use crate::awake::{self, Awake, StayAwake};
 use crate::connection;
+use crate::failures::Failures;
 use crate::init::{Agreed, Offer, initialise};
 use crate::mode::ModeWatch;
 use crate::mountinfo;
@@ -133,7 +134,9 @@ impl FuseMount {
         let telling = Arc::clone(&server);
         let mode_thread = strake_env::thread::Builder::new().name(name).spawn(move || {
             let tell = || {
-                telling.overdue.tell(RealClock.monotonic(), &telling.observe.waiters);
+                let now = RealClock.monotonic();
+                telling.overdue.tell(now, &telling.observe.waiters);
+                telling.failures.tell(now);
                 if telling.adapter.is_shared() {
                     telling.notifier.look_below();
                 }
@@ -377,6 +380,7 @@ pub(crate) struct Server {
     notifier: Arc<Notifier>,
     mode: Arc<ModeWatch>,
     overdue: Overdue,
+    failures: Arc<Failures>,
     observe: Arc<Observe>,
 }
 
@@ -399,6 +403,7 @@ impl Server {
             notifier,
             mode,
             overdue: Overdue::default(),
+            failures: Arc::default(),
             observe: Arc::clone(observe),
         }
     }
@@ -513,7 +518,7 @@ impl Server {
             overdue::ended(opcode, header, took);
             (answer, took)
         });
-        answer.map_err(|error| logged(opcode, header, &error))
+        answer.map_err(|error| logged(&self.failures, opcode, header, &error))
     }
 
     /// Has a request for a lock answered, at once or later; the reply goes to `connection`.
@@ -522,11 +527,13 @@ impl Server {
         let _cause = self.answer_for(header);
         let start = operation.as_ref().map(|operation| operation.begin());
         let (request, connection) = (*header, Arc::clone(connection));
+        let failures = Arc::clone(&self.failures);
         let then = move |outcome: Result<()>| {
             if let (Some(operation), Some(start)) = (operation, start) {
                 operation.end(start, 0, outcome.is_ok());
             }
-            let errno = outcome.err().map_or(0, |error| logged(Opcode::SetLkW, &request, &error));
+            let failed = |error| logged(&failures, Opcode::SetLkW, &request, &error);
+            let errno = outcome.err().map_or(0, failed);
             send(&connection, request.unique, errno, &[]);
         };
         self.adapter.lock_later(header, body, Box::new(then));
@@ -534,13 +541,13 @@ impl Server {
 }
 
 /// Logs why a request failed, and returns the errno.
-fn logged(opcode: Opcode, header: &InHeader, error: &Error) -> i32 {
-    let (name, node) = (opcode.name(), header.nodeid);
-    match is_worth_a_line(error.kind()) {
+fn logged(failures: &Failures, opcode: Opcode, header: &InHeader, error: &Error) -> i32 {
+    let (name, node, kind) = (opcode.name(), header.nodeid, error.kind());
+    match is_worth_a_line(kind) && failures.has_line(name, kind, RealClock.monotonic()) {
         true => error!(target: "fuse", "{name} of inode {node}: {error}"),
         false => debug!(target: "fuse", "{name} of inode {node}: {error}"),
     }
-    errno(error.kind())
+    errno(kind)
 }
 
 /// Reads one request and returns its length. `None` if the mount is gone.
