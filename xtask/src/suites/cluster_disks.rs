@@ -276,15 +276,18 @@ fn whole(place: &Place<'_>, checks: &mut Checks) {
         Ok((!said.contains("is missing"), said))
     });
     checks.record("strake fs check is clean, and misses no disk", check);
-    let scrubbed =
-        place.succeeds("scrub", place.on_mount_of("n1", "fs scrub start")).and_then(|()| {
-            wait_until(|| {
-                let status = place.on_mount_of("n2", "fs scrub status");
-                let status = place.run("scrub-status", status)?.success()?.output();
-                Ok((status.contains("complete") && status.contains(" 0 strips bad"), status))
-            })
-        });
-    checks.record("a scrub finds nothing bad", scrubbed);
+    checks.record("a scrub finds nothing bad", scrub(place));
+}
+
+/// A scrub of all data finds nothing bad.
+pub(super) fn scrub(place: &Place<'_>) -> Result<(), String> {
+    place.succeeds("scrub", place.on_mount_of("n1", "fs scrub start")).and_then(|()| {
+        wait_until(|| {
+            let status = place.on_mount_of("n2", "fs scrub status");
+            let status = place.run("scrub-status", status)?.success()?.output();
+            Ok((status.contains("complete") && status.contains(" 0 strips bad"), status))
+        })
+    })
 }
 
 /// The command about the mount of n1 fails with exit code 2, and says `wanted`.
