@@ -14,6 +14,7 @@ mod cluster_disks;
 mod cluster_first;
 mod cluster_full;
 mod cluster_mounts;
+mod cluster_one_copy;
 mod cluster_recover;
 mod cluster_upgrade;
 mod coherence;

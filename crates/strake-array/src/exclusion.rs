@@ -32,6 +32,13 @@ pub trait Exclusion: Send + Sync {
     /// If something could not be made durable.
     fn flush_all(&self) -> Result<u64>;
 
+    /// Takes a file from all other clients for a moment. Afterwards the metadata has all that they
+    /// wrote to it before, and none of them knows of an object that the metadata has only reserved.
+    ///
+    /// # Errors
+    /// If the file cannot be taken.
+    fn settle(&self, ino: Ino) -> Result<()>;
+
     /// Runs `work` once while no other thread writes this block or moves the file's bytes. `work`
     /// is told whether the block is stable on the NSDs, which means that no part of it is on its
     /// way to them and they have lost none. Returns false without running `work` if the file is

@@ -532,6 +532,9 @@ impl NsdSet {
         }
         let noted = self.slots().filter(|other| *other == slot || self.is_noted(*other));
         if !self.tolerates(&noted.collect::<Vec<_>>()) {
+            if self.is_deleted_by_metadata(slot)? {
+                return Ok(());
+            }
             let detail = "more NSDs are away than the code tolerates: bring them back";
             return Err(Error::new(ErrorKind::Io, detail));
         }

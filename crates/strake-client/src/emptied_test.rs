@@ -1,7 +1,7 @@
 //! An NSD is deleted while several mounts are at work on files that have strips on it.
 
 use crate::coherence_test::{File, MOUNTS, SIZE_MAX, World, client, seed};
-use crate::testing::{BLOCK_SIZE, Crew, Rig, assert_whole};
+use crate::testing::{BLOCK_SIZE, CREW, Crew, Rig, assert_whole};
 use crate::vfs::{OpenFlags, Vfs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Rng, thread};
 use strake_manager::Deletion;
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
-use strake_proto::meta::{FileData, MetaEntry, MetaOp, MetaQuery, MetaReply};
+use strake_proto::meta::{FileData, Inode, MetaEntry, MetaOp, MetaQuery, MetaReply};
 use strake_proto::{BlockIndex, Caller, Ino, NsdId, SlotIndex};
 use strake_token::message::{Reply, Term};
 use strake_token::port::ToClient;
@@ -162,7 +162,9 @@ pub(crate) fn verify_alone(rig: &Rig, files: &[File], away: u32, all_there: bool
 
 #[test]
 fn an_nsd_that_is_there_or_lost_is_deleted_while_all_mounts_write() {
-    for (code, nsds, is_lost) in [("2x", 4, false), ("4+2p", 7, false), ("4+2p", 7, true)] {
+    for (code, nsds, is_lost) in
+        [("1", 3, false), ("2x", 4, false), ("4+2p", 7, false), ("4+2p", 7, true)]
+    {
         let (world, crew) = World::with_crew(code, nsds);
         let files = made(&world, 4);
         at_work(&world, &files, seed(), || {
@@ -180,8 +182,74 @@ fn an_nsd_that_is_there_or_lost_is_deleted_while_all_mounts_write() {
             assert_eq!(nsds.deleted_count(), 1, "mount {at} has followed");
             assert_eq!(nsds.slot_of(NsdId(u32::from(GONE.0) + 1)), None);
         }
-        verify(world, crew, files, 1);
+        verify(world, crew, files, usize::from(code != "1"));
     }
+}
+
+/// The files that have an object whose layout has the slot.
+fn on_the_slot(world: &World) -> usize {
+    let query = MetaQuery::ScanInodes { after: Ino(0), limit: 1024 };
+    let MetaReply::Inodes(inodes) =
+        world.leader.service().metadata().query(&query).expect("answers")
+    else {
+        panic!("no inodes")
+    };
+    let nsds = world.mounts[0].array().io.nsds();
+    let is_on = |inode: &&Inode| match &inode.data {
+        FileData::Objects(layouts) => {
+            layouts.iter().any(|layout| nsds.is_member(layout, GONE).expect("known"))
+        }
+        _ => false,
+    };
+    inodes.iter().filter(is_on).count()
+}
+
+/// Code 1 has no other copy of any strip. So files are moved, and the node that does it may die.
+#[test]
+fn without_parity_another_manager_goes_on_moving_the_files_off() {
+    let (world, mut crew) = World::with_crew("1", 3);
+    let files = made(&world, 6);
+    at_work(&world, &files, seed(), || {
+        begin(&crew);
+        // At this rate one file alone is moved.
+        wait_until(&world, "the first file is moved", || on_the_slot(&world) < 6);
+        assert!(on_the_slot(&world) > 0, "the others are where they were");
+        crew.manager.stop();
+        crew.vfs.shutdown().expect("ends");
+        crew.service.gone(CREW);
+        crew = world.rig.start_crew(&world.leader);
+        let (pending, is_running) = crew.manager.deletion().expect("known").expect("is under way");
+        assert_eq!((pending.nsd, is_running), (NsdId(u32::from(GONE.0) + 1), false));
+        crew.manager.delete_nsd(pending).expect("goes on");
+        await_end(&world, &crew);
+    });
+    assert_eq!(on_the_slot(&world), 0);
+    verify(world, crew, files, 0);
+}
+
+/// The object was given before the deletion, and is not named before the files are gone through.
+#[test]
+fn without_parity_an_object_that_a_mount_has_only_reserved_is_moved_too() {
+    let (world, crew) = World::with_crew("1", 3);
+    let files = made(&world, 1);
+    let mut late = File::new(&world, "late".to_owned());
+    late.bytes = vec![9; SIZE_MAX];
+    world.leader.shut_reserving();
+    thread::scope(|scope| {
+        let (mounts, handle, bytes) = (&world.mounts, late.handles[1], &late.bytes);
+        let writing = scope.spawn(move || mounts[1].write(handle, 0, bytes));
+        world.leader.await_reserved();
+        begin(&crew);
+        crew.manager.set_rebuild_rate(0);
+        await_followed(&world);
+        world.leader.open_reserving();
+        assert_eq!(writing.join().expect("no panic"), Ok(SIZE_MAX));
+    });
+    await_end(&world, &crew);
+    world.mounts[1].sync().expect("synced");
+    assert_eq!(on_the_slot(&world), 0);
+    let files = files.into_iter().chain([Mutex::new(late)]).collect();
+    verify(world, crew, files, 0);
 }
 
 #[test]
@@ -433,6 +501,29 @@ fn a_mount_that_was_not_told_of_the_end_finds_out() {
     assert!(!nsds.is_noted(GONE), "it is nobody's loss any more");
     // As a commit does that began before.
     nsds.note(GONE).expect("what does not reach it is no fault");
+    world.end();
+}
+
+/// Without parity no mount has left the NSD before. Its node serves it no more.
+#[test]
+fn without_parity_a_mount_that_was_not_told_of_the_end_does_without_the_nsd() {
+    let world = World::new("1", 3);
+    let nsd = NsdId(u32::from(GONE.0) + 1);
+    let meta = world.leader.service().metadata();
+    let change = |op| {
+        let (client, time) = (client(9), world.rig.clock.wall());
+        meta.apply(&MetaEntry { client, sequence: 0, time, op }).expect("changed");
+    };
+    let (status, availability) = (NsdStatus::BeingEmptied, NsdAvailability::Up);
+    change(MetaOp::SetNsdState { nsd, state: NsdState { status, availability } });
+    let nsds = world.mounts[0].array().io.nsds();
+    nsds.follow_pool().expect("followed");
+    assert!(nsds.note(GONE).is_err(), "what it has is nowhere else");
+    change(MetaOp::DeleteNsd { nsd });
+    nsds.note(GONE).expect("nothing is there any more");
+    assert_eq!(nsds.deleted_count(), 0, "not told yet");
+    nsds.look_after();
+    assert_eq!((nsds.being_emptied(), nsds.deleted_count()), (None, 1));
     world.end();
 }
 

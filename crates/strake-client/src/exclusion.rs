@@ -21,6 +21,10 @@ impl Exclusion for StrakeVfs {
         sync_all(&self.mount)
     }
 
+    fn settle(&self, ino: Ino) -> Result<()> {
+        self.mount.take([exclusive(ino)]).map(drop)
+    }
+
     fn with_block(
         &self,
         ino: Ino,

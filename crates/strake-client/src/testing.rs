@@ -285,6 +285,8 @@ fn bury(service: &TokenService, vfs: &StrakeVfs, client: ClientId) {
 pub(crate) struct Leader {
     service: RwLock<Arc<TokenService>>,
     gate: Mutex<Gate>,
+    /// Holds up the answer to a client that has reserved an object.
+    reserving: Mutex<Gate>,
     moved: Condvar,
     /// Calls of the metadata and messages about tokens that it was sent.
     heard: AtomicU64,
@@ -316,6 +318,7 @@ impl Leader {
         Arc::new(Leader {
             service: RwLock::new(service),
             gate,
+            reserving: Mutex::new(Gate::Open),
             moved,
             heard,
             older: AtomicBool::new(false),
@@ -378,6 +381,20 @@ impl Leader {
         self.moved.notify_all();
     }
 
+    /// Holds up the next answer that gives a client an object.
+    pub(crate) fn shut_reserving(&self) {
+        *self.reserving.lock() = Gate::Shut;
+    }
+
+    pub(crate) fn await_reserved(&self) {
+        self.moved.wait_while(&mut self.reserving.lock(), |gate| *gate != Gate::Reached);
+    }
+
+    pub(crate) fn open_reserving(&self) {
+        *self.reserving.lock() = Gate::Open;
+        self.moved.notify_all();
+    }
+
     fn pass_gate(&self, op: &MetaOp) {
         let MetaOp::SetAttr { change: AttrChange { quiet, permissions, .. }, .. } = op else {
             return;
@@ -385,7 +402,11 @@ impl Leader {
         if !quiet && *permissions != Some(HELD_UP) {
             return;
         }
-        let mut gate = self.gate.lock();
+        self.wait_at(&self.gate);
+    }
+
+    fn wait_at(&self, gate: &Mutex<Gate>) {
+        let mut gate = gate.lock();
         if *gate == Gate::Shut {
             *gate = Gate::Reached;
             self.moved.notify_all();
@@ -410,7 +431,11 @@ impl MetaPort for Leader {
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
         self.hear();
         self.pass_gate(&entry.op);
-        self.service().metadata().apply(entry)
+        let reply = self.service().metadata().apply(entry);
+        if matches!(entry.op, MetaOp::NewObject { .. }) {
+            self.wait_at(&self.reserving);
+        }
+        reply
     }
 
     fn sync(&self) -> Result<()> {

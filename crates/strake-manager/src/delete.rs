@@ -15,6 +15,12 @@
 //! heir missed a change, or lost strips that it had only accepted, steps 2 to 5 are repeated.
 //! Strips that heirs already have are not copied again. After a restart the deletion goes on in the
 //! same way.
+//!
+//! **Without parity, beside other mounts,** no client can do without a strip for a moment, so heirs
+//! cannot take their places one client after the other. Instead of step 3 every file is moved off
+//! the NSD ([`move_off`]). Then no strip has an heir, and step 5 changes no place.
+
+mod move_off;
 
 use crate::compare::{Strip, bring, drop_surplus};
 use crate::context::Repair;
@@ -48,6 +54,11 @@ pub struct Deletion {
     pub nsd: NsdId,
     /// Bytes per second at most; 0 for no limit.
     pub rate: u64,
+}
+
+/// Whether files are moved off the NSD, and heirs take over nothing.
+fn moves_files(repair: &Repair) -> Result<bool> {
+    Ok(repair.clients.is_some() && configuration(repair)?.code.parity == 0)
 }
 
 fn configuration(repair: &Repair) -> Result<Box<Configuration>> {
@@ -134,10 +145,6 @@ fn require_room(repair: &Repair, slot: SlotIndex) -> Result<()> {
         let why = "it cannot be read, and code 1 has no other copy of what it holds; bring it back";
         return refused(ErrorKind::Unreachable, why.to_owned());
     }
-    if repair.clients.is_some() && code.parity == 0 {
-        let why = "code 1 cannot do without it for a moment, which mounts beside each other need";
-        return refused(ErrorKind::NotSupported, why.to_owned());
-    }
     if !nsds.can_delete(slot, code)? {
         let why = format!(
             "the other disks of its files are too few for code {code}, or their failure groups \
@@ -182,7 +189,11 @@ fn empty(repair: &Repair, slot: SlotIndex) -> Result<()> {
     nsds.require_heirs(slot)?;
     let restarts = nsds.restarts();
     let mut report = RecoveryReport::default();
-    let copied = copy_all(repair, slot, &mut report);
+    let moves_files = moves_files(repair)?;
+    let copied = match moves_files {
+        true => move_off::all(repair, slot),
+        false => copy_all(repair, slot, &mut report),
+    };
     nsds.show_progress(slot, None);
     copied?;
     if report.failed > 0 {
@@ -192,7 +203,7 @@ fn empty(repair: &Repair, slot: SlotIndex) -> Result<()> {
     let nsd = nsds.nsd(slot);
     repair.array.meta.apply(MetaOp::MoveMetadataCopy { nsd })?;
     repair.array.rounds.run(true)?;
-    finish(repair, slot, restarts)?;
+    finish(repair, slot, restarts, moves_files)?;
     if let Some(clients) = &repair.clients
         && let Err(error) = clients.have_placed(nsds.client())
     {
@@ -207,11 +218,11 @@ fn empty(repair: &Repair, slot: SlotIndex) -> Result<()> {
     Ok(())
 }
 
-/// Step 5: the heirs take their places.
-fn finish(repair: &Repair, slot: SlotIndex, restarts: u64) -> Result<()> {
+/// Step 5: the heirs take their places. `is_unused`: no file has a strip on the slot.
+fn finish(repair: &Repair, slot: SlotIndex, restarts: u64, is_unused: bool) -> Result<()> {
     let nsds = repair.array.io.nsds();
     let _no_recovery = repair.clients.as_ref().map(|_| nsds.mending().lock());
-    if repair.clients.is_some() {
+    if repair.clients.is_some() && !is_unused {
         nsds.have_left(slot)?;
     }
     let _alone = nsds.gate().write();

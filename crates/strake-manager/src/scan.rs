@@ -10,6 +10,17 @@ pub(crate) fn scan_objects(
     array: &Array,
     visit: &mut dyn FnMut(&Inode, &ObjectLayout) -> Result<()>,
 ) -> Result<()> {
+    scan_inodes(array, &mut |inode| match &inode.data {
+        FileData::Objects(layouts) => layouts.iter().try_for_each(|layout| visit(inode, layout)),
+        FileData::Empty | FileData::Inline(_) => Ok(()),
+    })
+}
+
+/// Calls `visit` with every inode.
+pub(crate) fn scan_inodes(
+    array: &Array,
+    visit: &mut dyn FnMut(&Inode) -> Result<()>,
+) -> Result<()> {
     let mut after = Ino(0);
     loop {
         let query = MetaQuery::ScanInodes { after, limit: 1024 };
@@ -18,13 +29,7 @@ pub(crate) fn scan_objects(
         };
         let Some(last) = page.last() else { return Ok(()) };
         after = last.attr.ino;
-        for inode in &page {
-            if let FileData::Objects(layouts) = &inode.data {
-                for layout in layouts {
-                    visit(inode, layout)?;
-                }
-            }
-        }
+        page.iter().try_for_each(&mut *visit)?;
     }
 }
 

@@ -11,6 +11,7 @@
 //!    one goes on. The disk is free in the end.
 //! 6. A node that has only disks is emptied and leaves the cluster.
 //! 7. Every file is whole on every mount, `fs check` is clean, and a scrub finds nothing.
+//! 8. The same with code 1, as far as disks go ([`super::cluster_one_copy`]).
 
 use super::checks::Checks;
 use super::cluster_first::{FIO_SECONDS_MAX, NODES, Place, make_nodes, make_nsds, with};
@@ -36,7 +37,7 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
     let place = Place::new(session, "cluster-disks")?;
     let outcome = story(&place, checks);
     place.end();
-    outcome
+    outcome.and_then(|()| super::cluster_one_copy::run(session, checks))
 }
 
 fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
@@ -76,7 +77,7 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
 }
 
 /// Verifies what it writes while the disks change.
-fn fio(place: &Place<'_>, node: &str, block: &str) -> Result<(), String> {
+pub(super) fn fio(place: &Place<'_>, node: &str, block: &str) -> Result<(), String> {
     let mut fio = place.session.command("fio");
     fio.args([format!("--name=verified-{node}"), format!("--bs={block}")]);
     fio.args(["--rw=randwrite", "--size=16M", "--ioengine=psync", "--fsync=16"]);
@@ -275,15 +276,18 @@ fn whole(place: &Place<'_>, checks: &mut Checks) {
         Ok((!said.contains("is missing"), said))
     });
     checks.record("strake fs check is clean, and misses no disk", check);
-    let scrubbed =
-        place.succeeds("scrub", place.on_mount_of("n1", "fs scrub start")).and_then(|()| {
-            wait_until(|| {
-                let status = place.on_mount_of("n2", "fs scrub status");
-                let status = place.run("scrub-status", status)?.success()?.output();
-                Ok((status.contains("complete") && status.contains(" 0 strips bad"), status))
-            })
-        });
-    checks.record("a scrub finds nothing bad", scrubbed);
+    checks.record("a scrub finds nothing bad", scrub(place));
+}
+
+/// A scrub of all data finds nothing bad.
+pub(super) fn scrub(place: &Place<'_>) -> Result<(), String> {
+    place.succeeds("scrub", place.on_mount_of("n1", "fs scrub start")).and_then(|()| {
+        wait_until(|| {
+            let status = place.on_mount_of("n2", "fs scrub status");
+            let status = place.run("scrub-status", status)?.success()?.output();
+            Ok((status.contains("complete") && status.contains(" 0 strips bad"), status))
+        })
+    })
 }
 
 /// The command about the mount of n1 fails with exit code 2, and says `wanted`.

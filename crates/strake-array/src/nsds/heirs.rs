@@ -202,6 +202,16 @@ impl NsdSet {
         Ok(self.configuration()?.pool.being_emptied() == Some(slot))
     }
 
+    /// Whether the metadata has deleted a slot of which this client knows that it is being emptied.
+    /// Without parity no client has left the slot's NSD before.
+    ///
+    /// # Errors
+    /// The metadata's.
+    pub(super) fn is_deleted_by_metadata(&self, slot: SlotIndex) -> Result<bool> {
+        Ok(self.being_emptied() == Some(slot)
+            && self.configuration()?.pool.deleted().contains(&slot))
+    }
+
     /// Durably begins to delete a slot: it is being emptied from now on. Nothing is copied yet.
     ///
     /// # Errors
