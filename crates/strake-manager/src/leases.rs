@@ -472,8 +472,8 @@ impl LeaseService {
         }
     }
 
-    /// Says in the log when an NSD is not reached any more, and when it is reached again. Leases are
-    /// sent to it twice a second, whether or not it answers.
+    /// Says in the log when an NSD is not reached any more, and when it is reached again. Leases
+    /// are sent to it all the time, whether or not it answers.
     fn log_reached(&self, nsd: NsdId, error: Option<&Error>) {
         let mut state = self.state.lock();
         match error {
