@@ -298,7 +298,7 @@ impl Crew {
 
     /// Takes NSDs out of use whose servers are silent, so that nobody waits for their answers. A
     /// server answers about its lease beside all else that it does. So one that has said nothing
-    /// for half a lease is cut off, or stands still.
+    /// for most of a lease is cut off, or stands still.
     pub fn leave_out_silent(&self) {
         let Some(working) = self.working.lock().clone() else { return };
         let nsds = working.vfs.array().io.nsds();

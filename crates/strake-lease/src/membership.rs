@@ -317,10 +317,10 @@ impl Membership {
         }
     }
 
-    /// The servers that have not been heard of for half a lease. They may serve others.
+    /// The servers that have not been heard of for three quarters of a lease. They may serve, though.
     pub fn silent(&self, now: Duration) -> impl Iterator<Item = NsdId> + '_ {
         let whole = self.times.over(Duration::ZERO, Rule::ServersHaveAMargin);
-        let limit = self.times.lease / 2;
+        let limit = self.times.lease * 3 / 4;
         let is_silent = move |server: &Server| {
             let heard = server.sample.as_ref().map_or(Duration::ZERO, |sample| sample.heard);
             let heard = heard.max(server.over_at.saturating_sub(whole));

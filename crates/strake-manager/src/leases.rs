@@ -295,7 +295,7 @@ impl LeaseService {
         self.state.lock().membership.living().any(|other| other == member(client))
     }
 
-    /// The NSD servers that have not been heard of for half a lease.
+    /// The NSD servers that have not been heard of for three quarters of a lease.
     pub fn silent(&self) -> Vec<NsdId> {
         let mut state = self.state.lock();
         let now = self.now(&mut state);

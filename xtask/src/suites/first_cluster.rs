@@ -258,6 +258,8 @@ impl<'a> Machines<'a> {
         let programs = self.session.strake.parent().unwrap_or(Path::new("/"));
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", programs.display()));
+        // Each machine has a folder of its own for the list of what is up there.
+        command.env_remove("STRAKE_RUN_DIR");
         let ended = command::run(&mut command, log, COMMAND_MAX)?.success()?;
         let mut printed = ended.output();
         for line in ended.output().lines() {

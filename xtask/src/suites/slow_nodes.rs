@@ -27,8 +27,9 @@ const ATTEMPTS: u32 = 3;
 const BAD_LINK_SECONDS: u32 = 10;
 const QUIET_ROUNDS: u32 = 20;
 const QUIET_ROUNDS_QUICK: u32 = 3;
-/// A node counts as silent from three seconds on.
-const SILENT_SECONDS: u64 = 5;
+/// A node counts as silent from three seconds on. A few seconds later its disk is out of use, and
+/// nobody asks it any more.
+const SILENT_SECONDS: u64 = 3;
 /// A disk that does not answer is given up after a few seconds, instead of a minute.
 const UP: &str = "up --nodes 3 --clients 1 --code 2x --nsd-size 256M --set nsd_io_limit=1s";
 
