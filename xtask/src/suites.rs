@@ -8,6 +8,7 @@
 //!
 //! However the runner ends, nothing stays behind: see `janitor`.
 
+mod chaos;
 mod checks;
 mod cluster_copies;
 mod cluster_disks;
@@ -164,6 +165,11 @@ const SUITES: &[Suite] = &[
         name: "cluster-disks",
         about: "disks of a cluster's file system, lost and replaced while three mounts use it",
         run: cluster_disks::run,
+    },
+    Suite {
+        name: "chaos",
+        about: "random faults on a lab of five nodes under verified work (soak only)",
+        run: chaos::run,
     },
     Suite {
         name: "postgres",

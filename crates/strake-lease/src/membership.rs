@@ -317,7 +317,7 @@ impl Membership {
         }
     }
 
-    /// The servers that have not been heard of for three quarters of a lease. They may serve, though.
+    /// The servers that have not been heard of for three quarters of a lease. They may still serve.
     pub fn silent(&self, now: Duration) -> impl Iterator<Item = NsdId> + '_ {
         let whole = self.times.over(Duration::ZERO, Rule::ServersHaveAMargin);
         let limit = self.times.lease * 3 / 4;
