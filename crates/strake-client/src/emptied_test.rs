@@ -1,7 +1,8 @@
 //! An NSD is deleted while several mounts are at work on files that have strips on it.
 
 use crate::coherence_test::{File, MOUNTS, SIZE_MAX, World, client, seed};
-use crate::testing::{BLOCK_SIZE, CREW, Crew, Rig, assert_whole};
+use crate::leaving_test::next_leader;
+use crate::testing::{BLOCK_SIZE, Crew, Rig, assert_whole};
 use crate::vfs::{OpenFlags, Vfs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -216,7 +217,7 @@ fn without_parity_another_manager_goes_on_moving_the_files_off() {
         assert!(on_the_slot(&world) > 0, "the others are where they were");
         crew.manager.stop();
         crew.vfs.shutdown().expect("ends");
-        crew.service.gone(CREW);
+        next_leader(&world);
         crew = world.rig.start_crew(&world.leader);
         let (pending, is_running) = crew.manager.deletion().expect("known").expect("is under way");
         assert_eq!((pending.nsd, is_running), (NsdId(u32::from(GONE.0) + 1), false));

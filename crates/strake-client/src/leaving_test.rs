@@ -24,7 +24,7 @@ const TRIES_MAX: u32 = 1_000_000;
 
 /// Another leader has begun, and the mounts have said what they hold. The manager's client has not,
 /// as after each start: so whatever no living mount holds exclusively is looked at.
-fn next_leader(world: &World) -> Arc<TokenService> {
+pub(crate) fn next_leader(world: &World) -> Arc<TokenService> {
     let clients: Vec<ClientId> = (0..MOUNTS).map(client).chain([CREW]).collect();
     let old = world.leader.service();
     let next = world.rig.tokens(&clients);
