@@ -152,6 +152,8 @@ struct Server {
     needs: u64,
     /// Its lease was over, and nothing was sent since.
     is_lapsed: bool,
+    /// When it was added. Nothing could be heard of it before.
+    since: Duration,
     /// The messages under way.
     lease: Option<Message>,
     change: Option<Debt>,
@@ -254,6 +256,7 @@ impl Membership {
             listed: None,
             needs: self.version,
             is_lapsed: false,
+            since: now,
             lease: None,
             change: None,
             lease_due: now,
@@ -323,7 +326,7 @@ impl Membership {
         let limit = self.times.lease * 3 / 4;
         let is_silent = move |server: &Server| {
             let heard = server.sample.as_ref().map_or(Duration::ZERO, |sample| sample.heard);
-            let heard = heard.max(server.over_at.saturating_sub(whole));
+            let heard = heard.max(server.over_at.saturating_sub(whole)).max(server.since);
             server.is_lapsed || now >= heard.saturating_add(limit)
         };
         self.servers.iter().filter(move |(_, server)| is_silent(server)).map(|(nsd, _)| *nsd)

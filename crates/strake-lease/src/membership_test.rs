@@ -58,6 +58,10 @@ fn a_server_is_silent_most_of_a_lease_after_its_last_answer() {
     all.answered(NSD, Lane::Lease, Err(ErrorKind::Unreachable), 11 * S);
     assert_eq!(all.silent(4 * S + limit).count(), 1, "neither is an error");
     assert!(all.lapsed().next().is_none(), "its lease goes on");
+    let added = NsdId(2);
+    all.add_server(added, 100 * S);
+    assert!(all.silent(100 * S + limit - S).all(|nsd| nsd != added), "it has just come");
+    assert!(all.silent(100 * S + limit).any(|nsd| nsd == added));
 }
 
 #[test]
