@@ -2,7 +2,7 @@
 //!
 //! A program may try again without a pause, a thousand times a second, and the log is on a disk. So
 //! only the first requests of a kind get a line of their own. The others are counted, and the count
-//! gets a line when [`PERIOD`] is over ([`Failures::tell`]).
+//! gets a line when [`PERIOD`] is over or the mount ends ([`Failures::tell`]).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -38,8 +38,10 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// Counts a failure. True if it gets a line of its own.
+    /// Counts a failure. True if it gets a line of its own. It does not rely on another thread to
+    /// end periods, so no kind of failure loses its lines for good.
     pub(crate) fn has_line(&self, operation: &'static str, kind: ErrorKind, now: Duration) -> bool {
+        self.tell(now);
         let mut bursts = self.bursts.lock();
         let first = || Burst { since: now, lines: 0, left_out: 0 };
         let burst = bursts.entry((operation, kind)).or_insert_with(first);
@@ -64,7 +66,8 @@ impl Failures {
         left_out
     }
 
-    /// Tells how many failures had no line. It is called every few seconds.
+    /// Tells how many failures had no line, for each period that is over. It is called every few
+    /// seconds. At the mount's end it is called with the largest time, which ends all periods.
     pub(crate) fn tell(&self, now: Duration) {
         for LeftOut { operation, kind, count } in self.over(now) {
             let seconds = PERIOD.as_secs();
@@ -95,5 +98,17 @@ mod tests {
         assert_eq!(told, [LeftOut { operation: "fuse_read", kind: ErrorKind::Io, count }]);
         assert_eq!(failures.over(at(65)), [], "told once");
         assert!(fail("fuse_read", ErrorKind::Io, 65), "a new period");
+    }
+
+    #[test]
+    fn a_failure_after_the_period_has_a_line_although_nobody_has_told() {
+        let failures = Failures::default();
+        let fail =
+            |seconds| failures.has_line("fuse_read", ErrorKind::Io, Duration::from_secs(seconds));
+        assert_eq!((0..25).filter(|_| fail(5)).count(), LINES as usize);
+        assert!(!fail(64), "the period goes on");
+        assert_eq!((0..25).filter(|_| fail(65)).count(), LINES as usize);
+        let rest = LeftOut { operation: "fuse_read", kind: ErrorKind::Io, count: 15 };
+        assert_eq!(failures.over(Duration::MAX), [rest], "at the end of the mount");
     }
 }

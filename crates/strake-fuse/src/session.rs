@@ -203,6 +203,7 @@ impl FuseMount {
         {
             error!(target: "fuse", "the thread of the mount's options panicked");
         }
+        self.server.failures.tell(Duration::MAX);
     }
 }
 
