@@ -259,6 +259,9 @@ def main():
         if worker.is_alive():
             bad(f"{worker.name} hangs")
             worker.kill()
+        elif worker.exitcode:
+            # What it would have found is not known. Its error is above.
+            bad(f"{worker.name} ended with exit code {worker.exitcode}")
     for reader in WORKERS:
         for node in WORKERS:
             verify(node, reader)

@@ -30,6 +30,8 @@ impl Checks {
                 true
             }
             Err(reason) => {
+                // The runner repeats what is marked so.
+                let reason = reason.trim_end().replace('\n', "\n    | ");
                 println!("{seconds:7.1} s  FAILED  {name}: {reason}");
                 self.tally.failed += 1;
                 false
