@@ -74,8 +74,8 @@ impl Array {
         let ArrayOptions { meta, nsds, clock, observe, client, io_threads, beside_others, find } =
             options;
         let configuration = configuration(meta.as_ref())?;
-        let (to, trace) = (Arc::clone(&meta), Arc::clone(&observe.trace));
-        let link = MetaLink::new(to, client, Arc::clone(&clock), trace);
+        let link =
+            MetaLink::new(Arc::clone(&meta), client, Arc::clone(&clock), Arc::clone(&observe));
         let MetaReply::Session { grant } = link.apply(MetaOp::Join)? else {
             return Err(wrong_reply());
         };

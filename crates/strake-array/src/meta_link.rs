@@ -1,12 +1,15 @@
 //! The way to the metadata. It puts a client's name and time under each change.
 
+mod later;
+
+use later::Later;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use strake_env::Clock;
 use strake_env::answering;
 use strake_env::sync::Mutex;
-use strake_observe::Trace;
+use strake_observe::Observe;
 use strake_proto::meta::{Counts, Inode, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Result, Term, Timestamp};
 
@@ -15,13 +18,15 @@ pub struct MetaLink {
     port: Arc<dyn MetaPort>,
     client: ClientId,
     clock: Arc<dyn Clock>,
-    /// Changes answered, and of these those known to be durable.
+    /// Changes of which no caller waits for the answer.
+    later: Later,
+    /// Changes answered or taken for later, and of these those known to be durable.
     applied: AtomicU64,
     synced: AtomicU64,
     /// Bytes that the metadata can give to contents, and the time of that answer.
     room: Mutex<(u64, Duration)>,
-    /// Calls are events of it.
-    trace: Arc<Trace>,
+    /// Calls are events of its trace.
+    observe: Arc<Observe>,
 }
 
 /// Above this much room in the metadata, the last answer is good enough.
@@ -35,20 +40,21 @@ impl MetaLink {
         port: Arc<dyn MetaPort>,
         client: ClientId,
         clock: Arc<dyn Clock>,
-        trace: Arc<Trace>,
+        observe: Arc<Observe>,
     ) -> MetaLink {
         let (applied, synced) = (AtomicU64::new(0), AtomicU64::new(0));
-        MetaLink { port, client, clock, applied, synced, room: Mutex::default(), trace }
+        let later = Later::new(Arc::clone(&port), Arc::clone(&clock), Arc::clone(&observe));
+        MetaLink { port, client, clock, later, applied, synced, room: Mutex::default(), observe }
     }
 
     /// Runs a call. It is a wait of the request that it belongs to, and an event of the trace
     /// while one runs.
     fn traced<T>(&self, name: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        let begun = self.trace.begin();
+        let begun = self.observe.trace.begin();
         let wait = answering::wait(name);
         let result = call();
         drop(wait);
-        self.trace.end(begun, name, 0, None, result.is_err());
+        self.observe.trace.end(begun, name, 0, None, result.is_err());
         result
     }
 
@@ -76,6 +82,7 @@ impl MetaLink {
 
     /// Asks the metadata.
     pub fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
+        self.later.settle()?;
         self.traced("metadata query", || self.port.query(query))
     }
 
@@ -87,11 +94,29 @@ impl MetaLink {
 
     /// Like [`MetaLink::apply`], and returns the time that the change has in the metadata.
     pub fn apply_timed(&self, op: MetaOp) -> Result<(MetaReply, Timestamp)> {
+        self.later.settle()?;
         let time = self.clock.wall();
         let entry = MetaEntry { client: self.client, sequence: 0, time, op };
         let reply = self.traced("metadata change", || self.port.apply(&entry))?;
         self.applied.fetch_add(1, Ordering::AcqRel);
         Ok((reply, time))
+    }
+
+    /// The time of a change that is made now.
+    pub fn time(&self) -> Timestamp {
+        self.clock.wall()
+    }
+
+    /// Takes a change of which the outcome is known, with the time at which it is made. The
+    /// metadata is told later, and before anything else is asked of it.
+    ///
+    /// # Errors
+    /// If earlier changes cannot be told, or are too many. This one is not taken then.
+    pub fn apply_later(&self, op: MetaOp, time: Timestamp, outcome: MetaReply) -> Result<()> {
+        let entry = MetaEntry { client: self.client, sequence: 0, time, op };
+        self.later.push(entry, outcome)?;
+        self.applied.fetch_add(1, Ordering::AcqRel);
+        Ok(())
     }
 
     /// Makes a change that is answered by an inode.
@@ -120,12 +145,13 @@ impl MetaLink {
     /// Makes all changes answered so far durable.
     pub fn sync(&self) -> Result<()> {
         let applied = self.applied.load(Ordering::Acquire);
+        self.later.settle()?;
         self.traced("metadata sync", || self.port.sync())?;
         self.synced.fetch_max(applied, Ordering::AcqRel);
         Ok(())
     }
 
-    /// The number of changes answered so far. If it is the same before and after a query, nothing
+    /// The number of changes answered, or taken for later, so far. If it is the same before and after a query, nothing
     /// changed meanwhile.
     pub fn changes(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
@@ -136,7 +162,7 @@ impl MetaLink {
         self.synced.load(Ordering::Acquire) >= changes
     }
 
-    /// Whether some change was answered and may not be durable yet.
+    /// Whether some change was answered or taken, and may not be durable yet.
     pub fn has_unsynced(&self) -> bool {
         self.applied.load(Ordering::Acquire) > self.synced.load(Ordering::Acquire)
     }

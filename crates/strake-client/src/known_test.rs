@@ -406,8 +406,9 @@ fn threads_of_several_mounts_agree_on_the_names_that_are_left() {
             }
         });
         for mount in &world.mounts {
+            let seen = mount.getattr(dir).expect("there");
             let told = mount.array().meta.query_inode(&MetaQuery::GetInode { ino: dir });
-            let (seen, told) = (mount.getattr(dir).expect("there"), told.expect("there").attr);
+            let told = told.expect("there").attr;
             // Access times that listings move are told later.
             assert_eq!(Attr { atime: told.atime, ..seen }, told);
             // The mount keeps the token that it holds, and nobody else works.

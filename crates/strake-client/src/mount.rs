@@ -8,6 +8,7 @@ use crate::inode::queue::Queue;
 use crate::inode::shown::ShownNames;
 use crate::inode::turns::Turns;
 use crate::inode::untold::Untold;
+use crate::ops::make_later::Reserved;
 use crate::invalidate::Invalidate;
 use crate::memory::file::FileState;
 use crate::memory::page_pool::PagePool;
@@ -53,6 +54,8 @@ pub(crate) struct Mount {
     /// The directories of which the adapter's caches may keep names. A leaf.
     pub(crate) shown: Mutex<ShownNames>,
     pub(crate) untold: Untold,
+    /// Numbers for inodes that are made here.
+    pub(crate) reserved: Reserved,
     pub(crate) flush_fan: FanOut,
     pub(crate) settings: Settings,
     /// How it is mounted.

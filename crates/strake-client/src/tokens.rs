@@ -179,17 +179,19 @@ pub(crate) struct Making<'a>(&'a Tokens);
 
 impl Making<'_> {
     /// It was made, and its token has come along with the answer.
-    pub(crate) fn made(&self, ino: Ino, (term, number): (Term, GrantNumber)) {
+    pub(crate) fn made(&self, ino: Ino, token: (Term, GrantNumber)) {
+        self.reserved(ino, token);
+        self.0.keep(ino);
+    }
+
+    /// Its number was reserved, and its token has come along. It takes no room before
+    /// [`Tokens::keep`].
+    pub(crate) fn reserved(&self, ino: Ino, (term, number): (Term, GrantNumber)) {
         let tokens = self.0;
         if let Some(keeper) = tokens.keeper.get().and_then(Weak::upgrade) {
             keeper.granted(number);
         }
-        let mut state = tokens.state.lock();
-        state.holder.made(term, ino, number);
-        let effects = state.make_room(&[ino]);
-        let todo = state.absorb(effects);
-        drop(state);
-        tokens.perform(todo);
+        tokens.state.lock().holder.made(term, ino, number);
     }
 }
 
@@ -472,6 +474,15 @@ impl Tokens {
             self.changed.notify_all();
         }
         let effects = state.holder.end(number);
+        let todo = state.absorb(effects);
+        drop(state);
+        self.perform(todo);
+    }
+
+    /// A file is in use from now on of which this client has the token.
+    pub(crate) fn keep(&self, ino: Ino) {
+        let mut state = self.state.lock();
+        let effects = state.make_room(&[ino]);
         let todo = state.absorb(effects);
         drop(state);
         self.perform(todo);

@@ -606,22 +606,26 @@ impl LeaderMeta {
         Ok(Some((op, guard)))
     }
 
-    /// The reply as the client gets it: a new inode comes with its token, where that is free. A
-    /// client that sends a change again may get another one, and has one answer.
+    /// The reply as the client gets it: a new inode comes with its token, where that is free, and
+    /// so do reserved numbers. A client that sends a change again may get another one, and has one answer.
     fn with_token(&self, client: ClientId, op: &MetaOp, reply: MetaReply) -> MetaReply {
-        let MetaReply::Inode(inode) = reply else { return reply };
-        if !matches!(op, MetaOp::Create { .. }) {
-            return MetaReply::Inode(inode);
-        }
+        let new: Vec<Ino> = match (op, &reply) {
+            (MetaOp::Create { .. }, MetaReply::Inode(inode)) => vec![inode.attr.ino],
+            (MetaOp::ReserveInodes { .. }, MetaReply::Inos(inos)) => inos.clone(),
+            _ => return reply,
+        };
         let now = self.service.clock.monotonic();
         let mut state = self.service.state.lock();
         if state.leaving.contains(&client) || state.pool.is_apart(client) {
-            return MetaReply::Inode(inode);
+            return reply;
         }
         let term = state.authority.term();
-        match state.authority.grant_new(client, inode.attr.ino, now) {
-            Some(grant) => MetaReply::Made { inode, term, grant },
-            None => MetaReply::Inode(inode),
+        let grant = |ino: &Ino| state.authority.grant_new(client, *ino, now);
+        let grants: Vec<GrantNumber> = new.iter().map_while(grant).collect();
+        match (reply, grants.as_slice()) {
+            (MetaReply::Inode(inode), [grant]) => MetaReply::Made { inode, term, grant: *grant },
+            (MetaReply::Inos(inodes), [_, ..]) => MetaReply::Reserved { inodes, grants, term },
+            (reply, _) => reply,
         }
     }
 

@@ -229,6 +229,10 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
         MetaOp::DeleteNsd { nsd } => configure::delete_nsd(txn, *nsd),
         MetaOp::MoveData { ino, object, from } => update::move_data(txn, *ino, *object, *from),
         MetaOp::AddNsd { nsd, failure_group } => configure::add_nsd(txn, *nsd, *failure_group),
+        MetaOp::ReserveInodes { count } => numbers::reserve(txn, *count),
+        MetaOp::CreateAs { parent, name, new, ino } => {
+            create::create_as(txn, (*parent, name), new, *ino)
+        }
         MetaOp::Format(configuration) => configure::format(txn, configuration),
     }
 }

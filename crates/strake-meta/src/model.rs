@@ -207,6 +207,25 @@ impl Model {
                 self.add_name(*parent, name, ino);
                 self.inode_reply(ino)
             }
+            MetaOp::CreateAs { parent, name, new, ino } => {
+                if self.existing(*parent, name) == Ok(*ino) {
+                    return self.inode_reply(*ino);
+                }
+                self.free_name(*parent, name)?;
+                let is_free = *ino > Ino::ROOT && ino.0 < self.next_ino;
+                if !is_free || self.nodes.contains_key(ino) {
+                    return Err(ErrorKind::Invalid);
+                }
+                let next = std::mem::replace(&mut self.next_ino, ino.0);
+                let is_symlink = new.file_type == FileType::Symlink;
+                let permissions = if is_symlink { 0o777 } else { new.permissions };
+                self.insert(new.file_type, permissions, new.uid, new.gid);
+                self.next_ino = next;
+                let attr = &mut self.nodes.get_mut(ino).expect("just made").inode.attr;
+                (attr.size, attr.rdev) = (new.target.len() as u64, new.rdev);
+                self.add_name(*parent, name, *ino);
+                self.inode_reply(*ino)
+            }
             MetaOp::CreateOrphan { parent, new } => {
                 self.directory(*parent)?;
                 let ino = self.make(*parent, new);
@@ -321,6 +340,13 @@ impl Model {
             MetaOp::Join => self.join(),
             MetaOp::Leave => self.leave(),
             MetaOp::ReserveGrants { count } => self.reserve_grants(*count),
+            MetaOp::ReserveInodes { count } => {
+                let first = self.next_ino;
+                self.next_ino += u64::from(*count);
+                let is_valid = (1..=256).contains(count);
+                let numbers = (first..self.next_ino).map(Ino).collect();
+                if is_valid { Ok(MetaReply::Inos(numbers)) } else { Err(ErrorKind::Invalid) }
+            }
             _ => unreachable!("the generator makes no other"),
         }
     }

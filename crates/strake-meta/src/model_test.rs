@@ -191,7 +191,15 @@ impl Generator {
         match self.rng.below(27) {
             0..5 => {
                 let file_type = TYPES[self.rng.index(TYPES.len())];
-                MetaOp::Create { parent, name, new: self.new_inode(file_type) }
+                let new = self.new_inode(file_type);
+                if self.chance() {
+                    return MetaOp::Create { parent, name, new };
+                }
+                let ino = match self.rng.one_in(4) {
+                    true => self.ino(model),
+                    false => Ino(self.rng.below(model.next_ino + 1)),
+                };
+                MetaOp::CreateAs { parent, name, new, ino }
             }
             5 => MetaOp::CreateOrphan { parent, new: self.new_inode(FileType::Regular) },
             6 | 7 => MetaOp::Link { ino, parent, name },
@@ -246,6 +254,10 @@ impl Generator {
                 1 if self.rng.one_in(4) => {
                     let count = [1, 1 << 20, u64::MAX][self.rng.index(3)];
                     MetaOp::ReserveGrants { count }
+                }
+                1 if self.rng.one_in(3) => {
+                    let count = [0, 1, 7, 256, 257][self.rng.index(5)];
+                    MetaOp::ReserveInodes { count }
                 }
                 0 | 1 => MetaOp::Reap { ino },
                 _ => {

@@ -157,6 +157,11 @@ impl<'a> Transaction<'a> {
         self.inodes.push(LoadedInode { ino, record: Some(record), changed: true });
     }
 
+    /// Whether there is an inode of that number.
+    pub(crate) fn has_inode(&self, ino: Ino) -> Result<bool> {
+        Ok(self.get_raw(&keys::inode(ino))?.is_some())
+    }
+
     /// Takes an inode out of its table.
     pub(crate) fn remove_inode(&mut self, ino: Ino) -> Result<InodeRecord> {
         let index = self.load(ino)?;

@@ -274,6 +274,7 @@ pub(crate) fn fingerprint(reply: &MetaReply) -> u32 {
     match reply {
         MetaReply::Configuration(_) => 0,
         MetaReply::Made { inode, .. } => fingerprint(&MetaReply::Inode(inode.clone())),
+        MetaReply::Reserved { inodes, .. } => fingerprint(&MetaReply::Inos(inodes.clone())),
         reply => crc32c::crc32c(&encode(reply).expect("invariant: what was decoded encodes")),
     }
 }

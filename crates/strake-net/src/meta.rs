@@ -1,7 +1,8 @@
 //! Metadata ports over a socket, both ends.
 //!
 //! Request message: `MetaRequest` in postcard; reply message: `Result<MetaReply, Error>`, to a
-//! counted change `Result<CountedAnswer, Error>`; no payload.
+//! counted change `Result<CountedAnswer, Error>`, to many of them a list of these in a `Result`; no
+//! payload.
 //!
 //! **Counted changes.** From the client's `Join` on, the session counts every change and keeps it
 //! until a sync covers it (rpc/journal.rs); the state machine knows which it has applied. So a
@@ -65,10 +66,18 @@ enum MetaRequest {
     Apply(MetaEntry),
     Sync,
     Counted(CountedEntry),
+    /// Applied in this order. There are never more than [`TOGETHER_MAX`].
+    Many(Vec<CountedEntry>),
 }
 
 /// The first byte of a [`MetaRequest::Counted`].
 const COUNTED: u8 = 3;
+/// The first byte of a [`MetaRequest::Many`]. A byte with their number follows.
+const MANY: u8 = 4;
+/// So many changes are sent with one message at most,
+const TOGETHER_MAX: usize = 32;
+/// or so many bytes, if it is more than one change.
+const TOGETHER_BYTES_MAX: usize = 256 << 10;
 /// The first byte of a [`MetaRequest::Query`].
 const QUERY: u8 = 0;
 /// The second byte of the last kind of query that takes no time. Those before it take none either.
@@ -163,67 +172,121 @@ impl MetaClientSession {
 
     /// Counts a change and waits for its answer, through the loss of connections and servers.
     fn apply_counted_here(&self, entry: &MetaEntry) -> Result<MetaReply> {
-        let (sequence, message) = self.begin(entry)?;
-        let prepare = |connection: &Connection| self.prepare(connection);
-        let mut is_over = false;
-        let outcome = self.session.persist("for a change of", &prepare, &mut |connection| {
-            let attempt = self.attempt(connection, sequence, &message);
-            is_over = matches!(attempt, Attempt::Over(_));
-            attempt
-        });
-        if is_over {
-            return outcome;
-        }
-        // Time has run out, and it may yet be applied: it is sent again on the next connection.
-        let mut journal = self.journal.lock();
-        let delivered = journal.give_up(sequence);
-        self.moved.notify_all();
-        delivered.unwrap_or(outcome)
+        let mut changes = self.begin(std::slice::from_ref(entry))?;
+        self.persist(&mut changes);
+        changes.remove(0).outcome.unwrap_or_else(|| Err(ErrorKind::Internal.into()))
     }
 
-    /// Sends a counted change once.
-    fn attempt(
-        &self,
-        connection: &Arc<Connection>,
-        sequence: u64,
-        message: &Message,
-    ) -> Attempt<MetaReply> {
-        if let Some(outcome) = self.journal.lock().ask(sequence) {
-            return Attempt::Over(outcome);
-        }
-        let answer = self.session.send(connection, FrameKind::MetaRequest, message, &[]);
+    /// Waits for the answers of changes. All have an outcome then.
+    fn persist(&self, changes: &mut [Asked]) {
+        let prepare = |connection: &Connection| self.prepare(connection);
+        let outcome = self.session.persist("for a change of", &prepare, &mut |connection| {
+            self.attempt(connection, changes)
+        });
+        let Err(error) = outcome else { return };
+        // Time has run out, and they may yet be applied: they are sent again on the next
+        // connection.
         let mut journal = self.journal.lock();
-        let attempt = match answer {
-            Ok(frame) => match decode_reply(&frame) {
-                Ok(answer) => Attempt::Over(journal.answered(sequence, answer)),
-                Err(error) => {
-                    connection.end(&error);
-                    journal.disconnected(sequence);
-                    Attempt::Disconnected(Error::new(ErrorKind::Unreachable, error.to_string()))
-                }
-            },
-            Err(CallError::Failed(error)) if error.kind() != ErrorKind::TimedOut => {
-                // It was never sent.
-                journal.forget(sequence);
-                Attempt::Over(Err(error))
+        for change in changes.iter_mut().filter(|change| change.outcome.is_none()) {
+            let delivered = journal.give_up(change.sequence);
+            change.outcome = Some(delivered.unwrap_or_else(|| Err(error.clone())));
+        }
+        self.moved.notify_all();
+    }
+
+    /// Sends counted changes once, those that have no outcome yet.
+    fn attempt(&self, connection: &Arc<Connection>, changes: &mut [Asked]) -> Attempt<()> {
+        let mut open: Vec<&mut Asked> =
+            changes.iter_mut().filter(|change| change.outcome.is_none()).collect();
+        {
+            let mut journal = self.journal.lock();
+            open.iter_mut().for_each(|change| change.outcome = journal.ask(change.sequence));
+        }
+        open.retain(|change| change.outcome.is_none());
+        open.retain_mut(|change| {
+            let spoken = feature::check_spoken(change.feature, connection.protocol());
+            let Err(error) = spoken else { return true };
+            self.journal.lock().forget(change.sequence);
+            change.outcome = Some(Err(error));
+            false
+        });
+        // Over a connection of an earlier version, one after the other.
+        let is_spoken = feature::check_spoken(Some(Feature::LaterChanges), connection.protocol());
+        let together = if is_spoken.is_ok() { TOGETHER_MAX } else { 1 };
+        let mut attempt = Attempt::Over(Ok(()));
+        for some in open.chunks_mut(together) {
+            let answers = match &attempt {
+                Attempt::Over(Ok(())) => self.ask(connection, some),
+                // Not sent any more. This connection is of no use.
+                _ => Err(CallError::Disconnected(ErrorKind::Unreachable.into())),
+            };
+            if let Some(failed) = self.take_in(connection, some, answers)
+                && matches!(attempt, Attempt::Over(Ok(())))
+            {
+                attempt = failed;
             }
-            Err(CallError::Failed(error)) => {
-                // A late answer would find nobody, and rule 1 would be broken.
-                connection.end(&error);
-                journal.disconnected(sequence);
-                Attempt::Disconnected(error)
-            }
-            Err(CallError::Disconnected(error)) => {
-                journal.disconnected(sequence);
-                Attempt::Disconnected(error)
-            }
-        };
+        }
         self.moved.notify_all();
         attempt
     }
 
-    /// Waits until one more change may be sent, and takes it into the journal.
-    fn begin(&self, entry: &MetaEntry) -> Result<(u64, Message)> {
+    /// Sends some changes with one message.
+    fn ask(
+        &self,
+        connection: &Connection,
+        changes: &[&mut Asked],
+    ) -> std::result::Result<Frame, CallError> {
+        let message = match changes {
+            [one] => Arc::clone(&one.message),
+            many => together(many.iter().map(|change| &change.message)),
+        };
+        self.session.send(connection, FrameKind::MetaRequest, &message, &[])
+    }
+
+    /// Takes in what came of changes that were sent with one message. Returns why the attempt is
+    /// over, if they have no answers.
+    fn take_in(
+        &self,
+        connection: &Connection,
+        changes: &mut [&mut Asked],
+        answers: std::result::Result<Frame, CallError>,
+    ) -> Option<Attempt<()>> {
+        let mut journal = self.journal.lock();
+        let answers = answers.and_then(|frame| {
+            decode_answers(&frame, changes.len()).map_err(|error| {
+                connection.end(&error);
+                let error = Error::new(ErrorKind::Unreachable, error.to_string());
+                CallError::Disconnected(error)
+            })
+        });
+        match answers {
+            Ok(answers) => {
+                for (change, answer) in changes.iter_mut().zip(answers) {
+                    change.outcome = Some(journal.answered(change.sequence, answer));
+                }
+                None
+            }
+            Err(CallError::Failed(error)) if error.kind() != ErrorKind::TimedOut => {
+                // They were never sent.
+                for change in changes.iter_mut() {
+                    journal.forget(change.sequence);
+                    change.outcome = Some(Err(error.clone()));
+                }
+                None
+            }
+            Err(CallError::Failed(error) | CallError::Disconnected(error)) => {
+                // A late answer would find nobody, and rule 1 would be broken.
+                connection.end(&error);
+                changes.iter().for_each(|change| journal.disconnected(change.sequence));
+                Some(Attempt::Disconnected(error))
+            }
+        }
+    }
+
+    /// Waits until one more change may be sent, and takes it and those that follow into the
+    /// journal, as many as may be sent with it. Those that are taken are sent at once: others wait
+    /// for them.
+    fn begin(&self, entries: &[MetaEntry]) -> Result<Vec<Asked>> {
         let mut journal = self.journal.lock();
         if !journal.has_window() || journal.is_full() {
             let wait = self.session.waits().begin_wait("for the window of changes to", "metadata");
@@ -235,12 +298,30 @@ impl MetaClientSession {
             return Err(error.clone());
         }
         let life = journal.life;
-        journal.begin(&|sequence, oldest| {
-            let MetaEntry { client, time, op, .. } = entry;
-            let counted =
-                CountedEntryRef { life, oldest, client: client.0, sequence, time: *time, op };
-            Ok(encode(&MetaRequestRef::Counted(counted))?.into())
-        })
+        let (mut begun, mut bytes) = (Vec::with_capacity(entries.len()), 0);
+        for entry in entries {
+            let is_first = begun.is_empty();
+            let has_room = journal.has_window() && !journal.is_full();
+            if !is_first && (!has_room || bytes >= TOGETHER_BYTES_MAX) {
+                break;
+            }
+            let counted = journal.begin(&|sequence, oldest| {
+                let MetaEntry { client, time, op, .. } = entry;
+                let counted =
+                    CountedEntryRef { life, oldest, client: client.0, sequence, time: *time, op };
+                Ok(encode(&MetaRequestRef::Counted(counted))?.into())
+            });
+            match counted {
+                Ok((sequence, message)) => {
+                    bytes += message.len();
+                    let feature = feature::of_change(&entry.op);
+                    begun.push(Asked { sequence, message, feature, outcome: None });
+                }
+                Err(error) if is_first => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(begun)
     }
 
     fn wait_for_room<'a>(
@@ -371,6 +452,40 @@ impl MetaClientSession {
     }
 }
 
+/// A counted change that is being asked for.
+struct Asked {
+    sequence: u64,
+    message: Message,
+    /// The feature that it belongs to, if it came after the first level.
+    feature: Option<Feature>,
+    outcome: Option<Result<MetaReply>>,
+}
+
+/// The message that has several counted changes in it.
+fn together<'a>(messages: impl ExactSizeIterator<Item = &'a Message> + Clone) -> Message {
+    let count = u8::try_from(messages.len()).expect("invariant: at most TOGETHER_MAX");
+    assert!(usize::from(count) <= TOGETHER_MAX, "invariant: the number takes one byte");
+    // Without the byte that says that they are counted.
+    let entries = messages.flat_map(|message| message[1..].iter().copied());
+    [MANY, count].into_iter().chain(entries).collect()
+}
+
+/// The answers to `count` changes that were sent with one message.
+fn decode_answers(frame: &Frame, count: usize) -> Result<Vec<Result<CountedAnswer>>> {
+    if count == 1 {
+        return Ok(vec![decode_reply(frame)?]);
+    }
+    let answers: Vec<Result<CountedAnswer>> = match decode_reply(frame)? {
+        Ok(answers) => answers,
+        Err(error) => vec![Err(error); count],
+    };
+    if answers.len() != count {
+        let detail = format!("{} answers to {count} changes", answers.len());
+        return Err(Error::new(ErrorKind::Corrupt, detail));
+    }
+    Ok(answers)
+}
+
 impl MetaPort for MetaClientSession {
     fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
         let message = encode(&MetaRequestRef::Query(query))?;
@@ -390,6 +505,26 @@ impl MetaPort for MetaClientSession {
             return self.call("for a change of", &message, false);
         }
         self.apply_counted_here(entry)
+    }
+
+    fn apply_all(&self, entries: &[MetaEntry]) -> Vec<Result<MetaReply>> {
+        let mut results = Vec::with_capacity(entries.len());
+        if self.journal.lock().life == 0 {
+            return entries.iter().map(|entry| self.apply(entry)).collect();
+        }
+        while results.len() < entries.len() {
+            let rest = &entries[results.len()..];
+            match self.begin(&rest[..rest.len().min(TOGETHER_MAX)]) {
+                Ok(mut changes) => {
+                    self.persist(&mut changes);
+                    let lacks = || Err(ErrorKind::Internal.into());
+                    let outcomes = changes.into_iter().map(|it| it.outcome.unwrap_or_else(lacks));
+                    results.extend(outcomes);
+                }
+                Err(error) => results.push(Err(error)),
+            }
+        }
+        results
     }
 
     fn sync(&self) -> Result<()> {
@@ -449,8 +584,30 @@ impl MetaHandler {
             MetaRequest::Query(query) => port.query(&query),
             MetaRequest::Apply(entry) => port.apply(&entry),
             MetaRequest::Sync => port.sync().map(|()| MetaReply::Done),
-            MetaRequest::Counted(_) => unreachable!("counted changes have replies of their own"),
+            MetaRequest::Counted(_) | MetaRequest::Many(_) => {
+                unreachable!("counted changes have replies of their own")
+            }
         }
+    }
+}
+
+impl MetaHandler {
+    /// Applies changes in their order. If this server leads no more, none counts as answered; those
+    /// that were applied are answered again when they are sent again.
+    fn apply_many(
+        &self,
+        peer: &ProvenPeer,
+        changes: &[CountedEntry],
+    ) -> Result<Vec<Result<CountedAnswer>>> {
+        if changes.len() > TOGETHER_MAX {
+            return Err(Error::new(ErrorKind::Invalid, "too many changes in one message"));
+        }
+        let port = (self.ports)(peer)?;
+        let apply = |counted: &CountedEntry| match port.apply_counted(counted) {
+            Err(error) if error.kind() == ErrorKind::Unreachable => Err(error),
+            answer => Ok(answer),
+        };
+        changes.iter().map(apply).collect()
     }
 }
 
@@ -460,12 +617,12 @@ impl Handler for MetaHandler {
     }
 
     fn is_ordered(&self, message: &[u8]) -> bool {
-        message.first() == Some(&COUNTED)
+        matches!(message, [COUNTED | MANY, ..])
     }
 
     /// Most changes are visible at once. A few kinds wait until they are durable.
     fn is_short(&self, message: &[u8]) -> bool {
-        matches!(message, [COUNTED, ..] | [QUERY, ..=LAST_SHORT | LOOKUP_OR_NEXT, ..])
+        matches!(message, [COUNTED | MANY, ..] | [QUERY, ..=LAST_SHORT | LOOKUP_OR_NEXT, ..])
     }
 
     fn handle(
@@ -479,6 +636,10 @@ impl Handler for MetaHandler {
             MetaRequest::Counted(counted) => {
                 let answer = (self.ports)(peer).and_then(|port| port.apply_counted(&counted));
                 return Ok(Answer { message: encode(&answer)?, payload: Vec::new() });
+            }
+            MetaRequest::Many(changes) => {
+                let answers = self.apply_many(peer, &changes);
+                return Ok(Answer { message: encode(&answers)?, payload: Vec::new() });
             }
             request => self.execute(peer, request),
         };

@@ -98,13 +98,16 @@ pub enum Feature {
     FollowingNames,
     /// An NSD puts a bad strip right by its own version.
     Mending,
+    /// A client makes inodes with numbers that it has reserved, and sends many changes at once.
+    LaterChanges,
 }
 
 impl Feature {
     /// The level that brings it.
     pub fn level(self) -> FeatureLevel {
         match self {
-            Feature::RecordedLevel | Feature::FollowingNames | Feature::Mending => FeatureLevel(2),
+            Feature::RecordedLevel | Feature::FollowingNames => FeatureLevel(2),
+            Feature::Mending | Feature::LaterChanges => FeatureLevel(2),
         }
     }
 
@@ -116,6 +119,11 @@ impl Feature {
 
 /// The level that an entry with this change of the metadata needs.
 pub fn level_of(op: &MetaOp) -> FeatureLevel {
+    of_change(op).map_or(FeatureLevel::FIRST, Feature::level)
+}
+
+/// The feature that a change of the metadata belongs to, if it came after the first level.
+pub fn of_change(op: &MetaOp) -> Option<Feature> {
     use MetaOp as It;
     match op {
         It::Create { .. } | It::CreateOrphan { .. } | It::Link { .. } | It::Unlink { .. } => {}
@@ -127,8 +135,9 @@ pub fn level_of(op: &MetaOp) -> FeatureLevel {
         It::ReplaceNsd { .. } | It::MoveMetadataCopy { .. } | It::DeleteNsd { .. } => {}
         It::DeleteBeyond { .. } | It::ReserveGrants { .. } | It::Leave => {}
         It::FoldedUnits { .. } | It::AddNsd { .. } | It::MoveData { .. } => {}
+        It::ReserveInodes { .. } | It::CreateAs { .. } => return Some(Feature::LaterChanges),
     }
-    FeatureLevel::FIRST
+    None
 }
 
 /// The feature that a question about the metadata belongs to, if it came after the first level.

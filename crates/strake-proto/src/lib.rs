@@ -18,6 +18,7 @@ pub mod histogram;
 pub mod ids;
 pub mod layout;
 pub mod limits;
+mod made;
 pub mod meta;
 pub mod node;
 pub mod nsd;

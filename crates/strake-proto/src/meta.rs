@@ -515,6 +515,26 @@ pub enum MetaOp {
         /// The other file.
         from: Ino,
     },
+    /// Takes inode numbers out of those that are kept for the client ▶ `Inos`. They are given to
+    /// nobody else, and never again. [`MetaOp::CreateAs`] makes inodes with them.
+    ReserveInodes {
+        /// How many: 1 to [`crate::limits::INODES_RESERVED_MAX`].
+        count: u32,
+    },
+    /// Makes an inode with a name and with a number that was reserved before ▶ `Inode`. It inherits
+    /// nothing from the directory: the client has seen to that ([`NewInode::resolved`]), and has
+    /// told a program of the inode already. If the name leads to that number already, nothing
+    /// changes.
+    CreateAs {
+        /// The directory.
+        parent: Ino,
+        /// The name.
+        name: Vec<u8>,
+        /// The inode.
+        new: NewInode,
+        /// Its number.
+        ino: Ino,
+    },
 }
 
 /// A unit (4 KiB) of a file's data.
@@ -699,6 +719,16 @@ pub enum MetaReply {
         /// True if these were the last.
         end: bool,
     },
+    /// To a mount that reserves inode numbers beside others: the numbers with their tokens. It is
+    /// never stored.
+    Reserved {
+        /// The numbers.
+        inodes: Vec<Ino>,
+        /// Grants for the first of them. The mount holds these files exclusively, and open.
+        grants: Vec<GrantNumber>,
+        /// The term of the leader.
+        term: Term,
+    },
 }
 
 /// An inode that lost a name.
@@ -740,6 +770,12 @@ pub trait MetaPort: Send + Sync {
     fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
         let detail = format!("change {} cannot be counted here", counted.entry.sequence);
         Err(Error::new(ErrorKind::NotSupported, detail))
+    }
+
+    /// Applies changes in their order, each as [`MetaPort::apply`] does. One that fails does not
+    /// keep those after it from being applied. Returns one result for each.
+    fn apply_all(&self, entries: &[MetaEntry]) -> Vec<Result<MetaReply>> {
+        entries.iter().map(|entry| self.apply(entry)).collect()
     }
 
     /// Makes every change answered before the call durable on all copies.

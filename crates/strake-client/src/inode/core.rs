@@ -59,6 +59,10 @@ pub(crate) struct Core {
     pub(crate) has_xattrs: bool,
     /// The extended attributes were looked up since they last changed, and none is a capability.
     pub(crate) no_capability: bool,
+    /// Of a directory: it is known to have no default ACL, for as long as
+    /// [`Core::acl_epoch`] stays.
+    pub(crate) no_default_acl: bool,
+    acl_epoch: u64,
     /// The access ACL, if it was fetched.
     pub(crate) acl: Option<Arc<Acl>>,
     /// Whether the inode is known to have a name. Beside others it keeps that as long as the token
@@ -172,6 +176,8 @@ impl InodeState {
             has_acl: false,
             has_xattrs: false,
             no_capability: false,
+            no_default_acl: false,
+            acl_epoch: 0,
             acl: None,
             named: false,
             removed: false,
@@ -212,6 +218,11 @@ impl Core {
     /// The epoch to remember before asking the metadata; see [`Core::absorb`].
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Raised whenever the ACLs may have changed.
+    pub(crate) fn acl_epoch(&self) -> u64 {
+        self.acl_epoch
     }
 
     /// Whether the attributes are known.
@@ -262,6 +273,8 @@ impl Core {
     pub(crate) fn forget(&mut self) {
         self.epoch += 1;
         self.no_capability = false;
+        self.no_default_acl = false;
+        self.acl_epoch += 1;
         if !self.removed || self.orphan {
             self.loaded = false;
             self.access_known = false;

@@ -203,6 +203,12 @@ impl KnownNames {
         }
     }
 
+    /// Whether a name is absent, and its change that was begun last is the only one under way.
+    pub(crate) fn is_absent_and_alone(&self, name: &[u8]) -> bool {
+        let changing = self.changing.iter().find(|one| one.name == name);
+        self.get(name) == Some(None) && changing.is_some_and(|it| it.count == 1 && !it.overlapped)
+    }
+
     /// A change of a name has ended. `outcome` is what the name leads to now; `None` if that is not
     /// known.
     pub(crate) fn end(&mut self, name: &[u8], outcome: Option<Option<Ino>>) {

@@ -3,6 +3,7 @@
 use crate::inode::core::{Core, InodeState, NameChange, NameMade};
 use crate::inode::open_table::Pinned;
 use crate::mount::Mount;
+use crate::ops::make_later::make_later;
 use crate::permissions::{EXECUTE, WRITE, check_sticky};
 use crate::tokens::exclusive;
 use crate::vfs::{Entry, OpenFlags};
@@ -63,8 +64,7 @@ impl Found {
 pub(crate) fn find(mount: &Mount, dir: &InodeState, name: &[u8]) -> Result<Found> {
     let before = mount.array.meta.changes();
     // `..` changes with a rename of the directory, and not under its token.
-    let is_plain = name != b"." && name != b".." && name.len() <= NAME_BYTES_MAX;
-    if mount.tokens.is_none() || !is_plain {
+    if mount.tokens.is_none() || !is_plain_name(name) {
         let query = MetaQuery::Lookup { parent: dir.ino, name: name.to_vec() };
         return Ok(Found::shown(mount.array.meta.query_inode(&query)?, before));
     }
@@ -99,6 +99,12 @@ pub(crate) fn find(mount: &Mount, dir: &InodeState, name: &[u8]) -> Result<Found
     }
 }
 
+/// Whether a name is one that a directory can have besides `.` and `..`.
+pub(crate) fn is_plain_name(name: &[u8]) -> bool {
+    let is_valid = !name.is_empty() && name.iter().all(|byte| *byte != b'/' && *byte != 0);
+    is_valid && name != b"." && name != b".." && name.len() <= NAME_BYTES_MAX
+}
+
 /// A change of a name in a directory, noted in what this client knows of it.
 struct Changing<'a> {
     dir: &'a InodeState,
@@ -124,6 +130,15 @@ impl<'a> Changing<'a> {
     fn made(mut self, leads_to: Option<Ino>, made: Option<NameMade>) {
         self.outcome = Some(leads_to);
         self.made = made;
+    }
+}
+
+impl Changing<'_> {
+    /// The name leads to an inode that was made with it.
+    fn made_inode(self, made: &Inode) {
+        let directories = i32::from(made.attr.file_type == FileType::Directory);
+        let change = NameMade { time: made.attr.ctime, entries: 1, directories };
+        self.made(Some(made.attr.ino), Some(change));
     }
 }
 
@@ -239,12 +254,16 @@ pub(crate) fn make(
         return Err(ErrorKind::NotPermitted.into());
     }
     let changing = Changing::begin(mount, &dir, name);
+    if let Some(made) = make_later(mount, &dir, name, &new) {
+        changing.made_inode(&made);
+        let (inode, entry) = enter_new(mount, &made, open)?;
+        inode.core.lock().no_default_acl = true;
+        return Ok((inode, entry, made));
+    }
     let making = mount.tokens.as_ref().map(|tokens| tokens.make());
     let create = MetaOp::Create { parent, name: name.to_vec(), new };
     let (made, token) = mount.array.meta.apply_new(create)?;
-    let directories = i32::from(made.attr.file_type == FileType::Directory);
-    let change = NameMade { time: made.attr.ctime, entries: 1, directories };
-    changing.made(Some(made.attr.ino), Some(change));
+    changing.made_inode(&made);
     if let Some((making, token)) = making.zip(token) {
         making.made(made.attr.ino, token);
     }

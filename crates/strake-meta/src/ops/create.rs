@@ -1,7 +1,6 @@
-//! Create and CreateOrphan: a new inode, with or without a name.
+//! Create, CreateAs and CreateOrphan: a new inode, with or without a name.
 //!
-//! A setgid directory passes its group on to new inodes, and the bit itself to new directories. A
-//! default ACL replaces the umask. The client decides whether to drop a non-member's setgid bit
+//! A default ACL replaces the umask. The client decides whether to drop a non-member's setgid bit
 //! from a new file, because the answer depends on the caller's groups.
 
 use super::{FIRST_COOKIE, Target};
@@ -11,10 +10,8 @@ use crate::records::{InodeRecord, OrphanRecord, Place};
 use crate::transaction::Transaction;
 use strake_proto::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
 use strake_proto::limits::SYMLINK_BYTES_MAX;
-use strake_proto::meta::{MetaReply, NewInode};
-use strake_proto::{Error, ErrorKind, FileType, Generation, Ino, Result};
-
-const SETGID: u32 = 0o2000;
+use strake_proto::meta::{Inode, MetaReply, NewInode};
+use strake_proto::{Error, ErrorKind, FileType, Ino, Result};
 
 pub(crate) fn create(
     txn: &mut Transaction<'_>,
@@ -22,15 +19,39 @@ pub(crate) fn create(
     name: &[u8],
     new: &NewInode,
 ) -> Result<MetaReply> {
+    check_absent(txn, parent, name)?;
+    let target = insert(txn, parent, new, None)?;
+    txn.add_entry(parent, name, target)?;
+    txn.reply_inode(target.ino)
+}
+
+/// Like [`create`], with a number that was reserved. If the name leads to that number already, the
+/// client has lost the answer to an earlier attempt.
+pub(crate) fn create_as(
+    txn: &mut Transaction<'_>,
+    (parent, name): (Ino, &[u8]),
+    new: &NewInode,
+    ino: Ino,
+) -> Result<MetaReply> {
+    if txn.dentry(parent, name)?.is_some_and(|entry| entry.ino == ino) {
+        return txn.reply_inode(ino);
+    }
+    check_absent(txn, parent, name)?;
+    if ino <= Ino::ROOT || ino.0 >= txn.counters()?.next_ino || txn.has_inode(ino)? {
+        return Err(Error::new(ErrorKind::Invalid, format!("number {ino} is not reserved")));
+    }
+    let target = insert(txn, parent, new, Some(ino))?;
+    txn.add_entry(parent, name, target)?;
+    txn.reply_inode(target.ino)
+}
+
+fn check_absent(txn: &mut Transaction<'_>, parent: Ino, name: &[u8]) -> Result<()> {
     check_name(name)?;
     txn.live_directory(parent)?;
     if is_dot(name) || txn.dentry(parent, name)?.is_some() {
         return Err(ErrorKind::Exists.into());
     }
-    let links = if new.file_type == FileType::Directory { 2 } else { 1 };
-    let target = insert(txn, parent, new, links)?;
-    txn.add_entry(parent, name, target)?;
-    txn.reply_inode(target.ino)
+    Ok(())
 }
 
 pub(crate) fn create_orphan(
@@ -42,49 +63,58 @@ pub(crate) fn create_orphan(
     if new.file_type != FileType::Regular {
         return Err(Error::new(ErrorKind::Invalid, "only a regular file can be without a name"));
     }
-    let target = insert(txn, parent, new, 0)?;
+    let target = insert(txn, parent, new, None)?;
+    txn.inode_mut(target.ino)?.links = 0;
     let orphan = OrphanRecord { client: txn.client, linkable: true };
     txn.put(keys::orphan(target.ino), &orphan);
     txn.reply_inode(target.ino)
 }
 
-/// Makes the inode, with everything it inherits from `parent`.
-fn insert(txn: &mut Transaction<'_>, parent: Ino, new: &NewInode, links: u32) -> Result<Target> {
+/// Makes the inode. One without a number gets the client's next one, and everything that it
+/// inherits from `parent`.
+fn insert(
+    txn: &mut Transaction<'_>,
+    parent: Ino,
+    new: &NewInode,
+    ino: Option<Ino>,
+) -> Result<Target> {
     check_new(new)?;
     let is_directory = new.file_type == FileType::Directory;
     let is_symlink = new.file_type == FileType::Symlink;
-    let directory = txn.inode(parent)?;
-    let mut permissions = new.permissions & 0o7777;
-    let mut gid = new.gid;
-    if directory.permissions & SETGID != 0 {
-        gid = directory.gid;
-        permissions |= if is_directory { SETGID } else { 0 };
-    }
-    let default_acl =
-        if directory.has_default_acl && !is_symlink { inherited(txn, parent)? } else { None };
-    let mut access = None;
-    match &default_acl {
-        _ if is_symlink => permissions = 0o777,
-        Some(acl) => (permissions, access) = acl.inherit(permissions),
-        None => permissions &= !(new.umask & 0o777),
-    }
-    let ino = txn.next_ino()?;
+    let (mut default_acl, mut access) = (None, None);
+    let Inode { attr, parent, .. } = match ino {
+        Some(ino) => new.made(parent, ino, txn.time),
+        None => {
+            let directory = txn.inode(parent)?;
+            let passes_on = (directory.permissions, directory.gid);
+            if directory.has_default_acl && !is_symlink {
+                default_acl = inherited(txn, parent)?;
+            }
+            let mut resolved = new.resolved(passes_on);
+            if let Some(acl) = &default_acl {
+                let (permissions, _) = new.inherited(passes_on);
+                (resolved.permissions, access) = acl.inherit(permissions);
+            }
+            resolved.made(parent, txn.next_ino()?, txn.time)
+        }
+    };
+    let ino = attr.ino;
     txn.counters()?.inodes += 1;
     let mut record = InodeRecord {
-        generation: Generation(1),
-        file_type: new.file_type,
-        permissions,
-        links,
-        uid: new.uid,
-        gid,
-        rdev: new.rdev,
-        size: new.target.len() as u64,
-        allocated: 0,
-        atime: txn.time,
-        mtime: txn.time,
-        ctime: txn.time,
-        btime: txn.time,
-        parent: if is_directory { parent } else { Ino(0) },
+        generation: attr.generation,
+        file_type: attr.file_type,
+        permissions: attr.permissions,
+        links: attr.links,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        size: attr.size,
+        allocated: attr.allocated,
+        atime: attr.atime,
+        mtime: attr.mtime,
+        ctime: attr.ctime,
+        btime: attr.btime,
+        parent,
         next_cookie: FIRST_COOKIE,
         entries: 0,
         has_acl: false,

@@ -17,7 +17,8 @@ use crate::keys;
 use crate::records::{Counters, SessionRecord};
 use crate::transaction::Transaction;
 use strake_proto::meta::{CountedAnswer, MetaEntry, MetaReply};
-use strake_proto::{Ino, ObjectId, Result};
+use strake_proto::limits::INODES_RESERVED_MAX;
+use strake_proto::{Error, ErrorKind, Ino, ObjectId, Result};
 use strake_store::KvRead;
 
 /// Numbers in a range. One sync for so many new files costs nothing that can be seen.
@@ -68,6 +69,15 @@ impl Transaction<'_> {
     }
 }
 
+/// Gives away `count` inode numbers, for inodes that the client makes later.
+pub(crate) fn reserve(txn: &mut Transaction<'_>, count: u32) -> Result<MetaReply> {
+    if !(1..=INODES_RESERVED_MAX).contains(&count) {
+        let detail = format!("not 1 to {INODES_RESERVED_MAX} inode numbers at once: {count}");
+        return Err(Error::new(ErrorKind::Invalid, detail));
+    }
+    (0..count).map(|_| txn.next_ino()).collect::<Result<_>>().map(MetaReply::Inos)
+}
+
 /// The position up to which the log must be durable before `entry` may be answered; 0 if its answer
 /// tells no new number.
 ///
@@ -81,7 +91,7 @@ pub(crate) fn durable_first(
     match &answer.outcome {
         Ok(MetaReply::Session { .. }) => Ok(answer.position),
         // Other changes are answered with an inode too. Its range is durable then.
-        Ok(MetaReply::Inode(_) | MetaReply::Object(_)) => {
+        Ok(MetaReply::Inode(_) | MetaReply::Object(_) | MetaReply::Inos(_)) => {
             let session = kv.get(&keys::session(entry.client))?;
             let session = session.map(|bytes| SessionRecord::decode(&bytes)).transpose()?;
             Ok(session.map_or(0, |session| session.numbers.since))

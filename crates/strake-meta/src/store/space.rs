@@ -34,8 +34,10 @@ pub(crate) fn part_for(op: &MetaOp) -> u64 {
         | MetaOp::CreateOrphan { .. }
         | MetaOp::Link { .. }
         | MetaOp::SetXattr { .. } => PART_FOR_NAMES,
-        // A file that exists is written anew.
-        MetaOp::NewObject { .. } => 8,
+        // A client that reserves numbers makes names with them.
+        MetaOp::ReserveInodes { .. } => PART_FOR_NAMES,
+        // A file that exists is written anew; a program was told of the name.
+        MetaOp::NewObject { .. } | MetaOp::CreateAs { .. } => 8,
         _ => 0,
     }
 }

@@ -1,0 +1,251 @@
+//! Changes that are told to the metadata later, because their outcome is known here.
+//!
+//! A client that holds a directory exclusively, and knows that a name is absent, knows what the
+//! metadata would answer. So the program goes on, and a thread sends such changes, many at once
+//! ([`MetaPort::apply_all`]).
+//!
+//! **Order.** They are sent in the order in which they were made. Everything else that goes to the
+//! metadata waits until they are applied ([`Later::settle`]). So nobody sees the metadata without
+//! them: not this client, and no other one either, since a token is given up only after a sync
+//! (R19).
+//!
+//! **A refusal** cannot come, as the metadata has reserved what is needed. If it comes all the same,
+//! the change stays first in the line as long as waiting may help, and whoever settles gets the
+//! error. Else the change is lost, as if the client had crashed, and the next one who settles gets
+//! the error.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use strake_env::Clock;
+use strake_env::sync::{Condvar, Mutex, MutexGuard};
+use strake_env::thread::{Builder, JoinHandle};
+use strake_observe::Observe;
+use strake_proto::meta::{MetaEntry, MetaPort, MetaReply};
+use strake_proto::{Error, ErrorKind, Result};
+use tracing::error;
+
+/// So many changes are sent at once.
+const TOGETHER: usize = 32;
+/// A change that nobody waits for is sent after that time, with those that have come meanwhile.
+const LINGER: Duration = Duration::from_millis(1);
+/// The most changes that are not applied yet.
+const OPEN_MAX: usize = 256;
+/// A change that could not be applied is tried again after that time.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A change and the answer that it will get.
+struct Change {
+    number: u64,
+    since: Duration,
+    entry: MetaEntry,
+    expected: MetaReply,
+}
+
+#[derive(Default)]
+struct State {
+    /// Changes that are not applied yet, in their order.
+    open: VecDeque<Change>,
+    /// The number of the newest change.
+    last: u64,
+    /// The number of the newest change that somebody waits for.
+    wanted: u64,
+    /// Why the first ones could not be applied.
+    failure: Option<Error>,
+    /// Why a change is lost that nobody has been told of.
+    loss: Option<Error>,
+    thread: Option<JoinHandle<()>>,
+    ended: bool,
+}
+
+impl State {
+    fn is_applied(&self, upto: u64) -> bool {
+        self.open.front().is_none_or(|change| change.number > upto)
+    }
+
+    /// When the next changes are to be sent.
+    fn due(&self) -> Option<Duration> {
+        let first = self.open.front()?;
+        let is_urgent =
+            self.ended || self.open.len() >= TOGETHER || self.wanted >= first.number;
+        Some(if is_urgent { Duration::ZERO } else { first.since + LINGER })
+    }
+
+    /// Takes in the results of the first changes.
+    fn take_in(&mut self, results: Vec<Result<MetaReply>>) {
+        self.failure = None;
+        let tried: Vec<Change> = self.open.drain(..results.len()).collect();
+        for (change, result) in tried.into_iter().zip(results).rev() {
+            let error = match result {
+                Ok(reply) if reply == change.expected => continue,
+                Ok(_) => Error::new(ErrorKind::Internal, "a change had another outcome"),
+                Err(error) => error,
+            };
+            if may_pass(error.kind()) {
+                self.open.push_front(change);
+                self.failure = Some(error);
+            } else {
+                error!(target: "metadata", "{:?} is lost: {error}", change.entry.op);
+                self.loss = Some(error);
+            }
+        }
+    }
+}
+
+/// Whether a change that was refused for that reason may be taken later.
+fn may_pass(kind: ErrorKind) -> bool {
+    use ErrorKind as It;
+    matches!(kind, It::NoSpace | It::Unreachable | It::TimedOut | It::Busy | It::NoMemory)
+}
+
+struct Shared {
+    port: Arc<dyn MetaPort>,
+    clock: Arc<dyn Clock>,
+    observe: Arc<Observe>,
+    state: Mutex<State>,
+    /// For the thread: there is something to send, or to end.
+    work: Condvar,
+    /// For those that wait: changes were applied, or not.
+    moved: Condvar,
+    /// How many changes are open. It is 0 where no change is ever told later.
+    count: AtomicU64,
+}
+
+/// See the file's head.
+pub(super) struct Later(Arc<Shared>);
+
+impl Later {
+    pub(super) fn new(
+        port: Arc<dyn MetaPort>,
+        clock: Arc<dyn Clock>,
+        observe: Arc<Observe>,
+    ) -> Later {
+        let (state, count) = (Mutex::default(), AtomicU64::new(0));
+        let (work, moved) = (Condvar::new(), Condvar::new());
+        Later(Arc::new(Shared { port, clock, observe, state, work, moved, count }))
+    }
+
+    /// Takes a change that will be answered by `expected`. Never waits.
+    ///
+    /// # Errors
+    /// If too many are open, earlier ones cannot be applied, or there is no thread. The change is
+    /// not taken then.
+    pub(super) fn push(&self, entry: MetaEntry, expected: MetaReply) -> Result<()> {
+        let shared = &*self.0;
+        let mut state = shared.state.lock();
+        if state.open.len() >= OPEN_MAX {
+            return Err(ErrorKind::Busy.into());
+        }
+        if let Some(error) = state.failure.as_ref().or(state.loss.as_ref()) {
+            return Err(error.clone());
+        }
+        if state.thread.is_none() {
+            let shared = Arc::clone(&self.0);
+            let thread = Builder::new().name("later changes".into()).spawn(move || shared.send());
+            state.thread = Some(thread.map_err(|error| {
+                Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
+            })?);
+        }
+        state.last += 1;
+        let (number, since) = (state.last, shared.clock.monotonic());
+        state.open.push_back(Change { number, since, entry, expected });
+        shared.count.store(state.open.len() as u64, Ordering::Release);
+        if state.open.len() == 1 || state.open.len() == TOGETHER {
+            shared.work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Waits until all changes that were taken so far are applied. The metadata's port limits how
+    /// long that can be.
+    ///
+    /// # Errors
+    /// Of the first that cannot be applied, or of one that is lost.
+    pub(super) fn settle(&self) -> Result<()> {
+        let shared = &*self.0;
+        if shared.count.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let state = shared.state.lock();
+        shared.wait(state)
+    }
+}
+
+impl Drop for Later {
+    fn drop(&mut self) {
+        let thread = {
+            let mut state = self.0.state.lock();
+            state.ended = true;
+            state.thread.take()
+        };
+        self.0.work.notify_all();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Waits until the changes so far are applied.
+    fn wait(&self, mut state: MutexGuard<'_, State>) -> Result<()> {
+        let (upto, mut wait) = (state.last, None);
+        loop {
+            if let Some(error) = state.loss.take() {
+                self.count.store(state.open.len() as u64, Ordering::Release);
+                return Err(error);
+            }
+            if state.is_applied(upto) {
+                return Ok(());
+            }
+            if let Some(error) = &state.failure {
+                return Err(error.clone());
+            }
+            if state.wanted < upto {
+                state.wanted = upto;
+                self.work.notify_one();
+            }
+            wait.get_or_insert_with(|| self.observe.waiters.enter("earlier changes of names", ""));
+            self.moved.wait(&mut state);
+        }
+    }
+
+    /// The thread that sends.
+    fn send(&self) {
+        let mut state = self.state.lock();
+        let mut not_before = Duration::ZERO;
+        loop {
+            if state.ended && (state.open.is_empty() || state.failure.is_some()) {
+                return;
+            }
+            let now = self.clock.monotonic();
+            match state.due().map(|due| due.max(not_before)) {
+                None => self.work.wait(&mut state),
+                Some(due) if now < due => {
+                    self.work.wait_for(&mut state, due - now);
+                }
+                Some(_) => {
+                    let first = state.open.iter().take(TOGETHER);
+                    let entries: Vec<MetaEntry> = first.map(|it| it.entry.clone()).collect();
+                    drop(state);
+                    let begun = self.observe.trace.begin();
+                    let results = self.port.apply_all(&entries);
+                    let failed = results.iter().any(Result::is_err);
+                    self.observe.trace.end(begun, "metadata changes", 0, None, failed);
+                    state = self.state.lock();
+                    state.take_in(results);
+                    let pause = if state.failure.is_some() { AGAIN } else { Duration::ZERO };
+                    not_before = self.clock.monotonic() + pause;
+                    // Whoever settles hears of a loss, too.
+                    let count = state.open.len() + usize::from(state.loss.is_some());
+                    self.count.store(count as u64, Ordering::Release);
+                    self.moved.notify_all();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "later_test.rs"]
+mod later_test;

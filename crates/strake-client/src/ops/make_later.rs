@@ -1,0 +1,140 @@
+//! Making an inode without waiting for the metadata.
+//!
+//! Beside others a client holds the directory exclusively, and often knows that the name is absent.
+//! Then it knows the inode that the metadata would answer with, all but the number. So it keeps
+//! numbers that it has reserved, each with its token, and the program goes on at once. The metadata
+//! is told with the changes that follow, and before anything else is asked of it
+//! ([`strake_array::meta_link::MetaLink::apply_later`]).
+
+use crate::inode::core::InodeState;
+use crate::mount::Mount;
+use crate::ops::names::is_plain_name;
+use crate::permissions::ACL_DEFAULT;
+use std::collections::VecDeque;
+use std::time::Duration;
+use strake_env::sync::Mutex;
+use strake_proto::limits::{INODES_RESERVED_MAX, SYMLINK_BYTES_MAX};
+use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode};
+use strake_proto::{ErrorKind, FileType, Ino, Result};
+
+/// So many numbers are reserved first, and twice as many each time, up to
+/// [`INODES_RESERVED_MAX`].
+const FIRST: u32 = 4;
+/// After a refusal numbers are asked for again after that time.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Numbers that are reserved for inodes that this client will make. A leaf.
+#[derive(Default)]
+pub(crate) struct Reserved(Mutex<Numbers>);
+
+#[derive(Default)]
+struct Numbers {
+    left: VecDeque<Ino>,
+    /// How many were reserved last.
+    count: u32,
+    not_before: Duration,
+}
+
+impl Reserved {
+    /// The next number. `None` if there is none now, and the metadata has to give one.
+    fn next(&self, mount: &Mount) -> Option<Ino> {
+        let now = mount.array.clock.monotonic();
+        let count = {
+            let mut numbers = self.0.lock();
+            if let Some(ino) = numbers.left.pop_front() {
+                return Some(ino);
+            }
+            if now < numbers.not_before {
+                return None;
+            }
+            numbers.count = (2 * numbers.count).clamp(FIRST, INODES_RESERVED_MAX);
+            numbers.count
+        };
+        let mut reserved = reserve(mount, count).unwrap_or_default();
+        let next = reserved.pop_front();
+        let mut numbers = self.0.lock();
+        numbers.left.append(&mut reserved);
+        if next.is_none() {
+            numbers.not_before = now + AGAIN;
+        }
+        next
+    }
+
+    /// A number was not used.
+    fn give_back(&self, ino: Ino) {
+        self.0.lock().left.push_front(ino);
+    }
+}
+
+/// Reserves numbers. Those that come without a token are of no use: the leader has just changed.
+fn reserve(mount: &Mount, count: u32) -> Result<VecDeque<Ino>> {
+    let making = mount.tokens.as_ref().map(|tokens| tokens.make());
+    let reply = mount.array.meta.apply(MetaOp::ReserveInodes { count })?;
+    let (Some(making), MetaReply::Reserved { inodes, grants, term }) = (making, reply) else {
+        return Ok(VecDeque::new());
+    };
+    let granted = inodes.into_iter().zip(grants);
+    Ok(granted
+        .map(|(ino, grant)| {
+            making.reserved(ino, (term, grant));
+            ino
+        })
+        .collect())
+}
+
+/// Makes an inode with a name, if all that the metadata would decide is known here. The caller
+/// holds the directory exclusively, and may change it. `None`: the metadata has to be asked.
+pub(crate) fn make_later(
+    mount: &Mount,
+    dir: &InodeState,
+    name: &[u8],
+    new: &NewInode,
+) -> Option<Inode> {
+    let tokens = mount.tokens.as_ref()?;
+    let is_plain =
+        matches!(new.file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
+    let is_valid = is_plain_name(name) && new.target.len() <= SYMLINK_BYTES_MAX;
+    let is_absent = || dir.core.lock().names.is_absent_and_alone(name);
+    if !is_plain || !is_valid || !is_absent() || has_default_acl(mount, dir) {
+        return None;
+    }
+    let ino = mount.reserved.next(mount)?;
+    // Held until the change is taken: another change of the name, or a removal of the directory,
+    // that is noted before is seen here, and one that is noted after it comes after it.
+    let core = dir.core.lock();
+    let is_known = core.is_access_known() && core.no_default_acl && core.is_named();
+    if !is_known || !core.names.is_absent_and_alone(name) {
+        mount.reserved.give_back(ino);
+        return None;
+    }
+    let attr = core.attr();
+    let (new, time) = (new.resolved((attr.permissions, attr.gid)), mount.array.meta.time());
+    let made = new.made(dir.ino, ino, time);
+    let op = MetaOp::CreateAs { parent: dir.ino, name: name.to_vec(), new, ino };
+    let outcome = MetaReply::Inode(Box::new(made.clone()));
+    mount.array.meta.apply_later(op, time, outcome).ok()?;
+    drop(core);
+    tokens.keep(ino);
+    Some(made)
+}
+
+/// Whether a directory passes an ACL on. This is asked before inodes are made in it, so the answer
+/// is kept. True also if it cannot be told.
+fn has_default_acl(mount: &Mount, dir: &InodeState) -> bool {
+    let epoch = {
+        let core = dir.core.lock();
+        if core.no_default_acl {
+            return false;
+        }
+        core.acl_epoch()
+    };
+    let query = MetaQuery::GetXattr { ino: dir.ino, name: ACL_DEFAULT.to_vec() };
+    match mount.array.meta.query(&query) {
+        Err(error) if error.kind() == ErrorKind::NoAttribute => {
+            let mut core = dir.core.lock();
+            core.no_default_acl = core.acl_epoch() == epoch;
+            !core.no_default_acl
+        }
+        _ => true,
+    }
+}
