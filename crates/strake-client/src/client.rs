@@ -7,7 +7,7 @@ use crate::inode::open_table::{HandleTable, OpenTable};
 use crate::inode::queue::Queue;
 use crate::inode::turns::Turns;
 use crate::inode::untold::Untold;
-use crate::ops::make_later::Reserved;
+use crate::ops::later::Reserved;
 use crate::lease::dead;
 use crate::memory::page_pool::{PagePool, PagePoolView};
 use crate::mode::ModeCell;

@@ -8,7 +8,7 @@ use crate::inode::queue::Queue;
 use crate::inode::shown::ShownNames;
 use crate::inode::turns::Turns;
 use crate::inode::untold::Untold;
-use crate::ops::make_later::Reserved;
+use crate::ops::later::Reserved;
 use crate::invalidate::Invalidate;
 use crate::memory::file::FileState;
 use crate::memory::page_pool::PagePool;

@@ -4,7 +4,7 @@ pub(crate) mod attributes;
 pub(crate) mod copy;
 pub(crate) mod directory;
 pub(crate) mod fallocate;
-pub(crate) mod make_later;
+pub(crate) mod later;
 pub(crate) mod names;
 pub(crate) mod open;
 pub(crate) mod seek;

@@ -547,30 +547,34 @@ impl LeaderMeta {
     /// others have said whether they have it open when they gave the inode up. For this client the
     /// change says so.
     fn changed(&self, client: ClientId, op: &MetaOp) -> Result<Option<MetaOp>> {
+        let has_other_openers = |ino: Ino| {
+            let state = self.service.state.lock();
+            state.authority.openers(ino).iter().any(|opener| *opener != client)
+        };
         let is_open_elsewhere = |parent: Ino, name: &[u8]| -> Result<bool> {
             let query = MetaQuery::Lookup { parent, name: name.to_vec() };
             match self.service.meta.query(&query) {
-                Ok(MetaReply::Inode(inode)) => {
-                    let state = self.service.state.lock();
-                    let openers = state.authority.openers(inode.attr.ino);
-                    Ok(openers.iter().any(|opener| *opener != client))
-                }
+                Ok(MetaReply::Inode(inode)) => Ok(has_other_openers(inode.attr.ino)),
                 Ok(_) => Err(Error::new(ErrorKind::Internal, "not an inode")),
                 // The change itself finds the right error.
                 Err(_) => Ok(false),
             }
         };
-        let mut changed = op.clone();
+        let is_open = match op {
+            MetaOp::Remove { ino, open: false, .. } => has_other_openers(*ino),
+            MetaOp::Unlink { parent, name, open: false } => is_open_elsewhere(*parent, name)?,
+            MetaOp::Rename { new_parent, new_name, open: false, .. } => {
+                is_open_elsewhere(*new_parent, new_name)?
+            }
+            _ => false,
+        };
+        let mut changed = is_open.then(|| op.clone());
         match &mut changed {
-            MetaOp::Unlink { parent, name, open } if !*open => {
-                *open = is_open_elsewhere(*parent, name)?;
-            }
-            MetaOp::Rename { new_parent, new_name, open, .. } if !*open => {
-                *open = is_open_elsewhere(*new_parent, new_name)?;
-            }
-            _ => return Ok(None),
+            Some(MetaOp::Unlink { open, .. } | MetaOp::Remove { open, .. }) => *open = true,
+            Some(MetaOp::Rename { open, .. }) => *open = true,
+            _ => {}
         }
-        Ok(Some(changed))
+        Ok(changed)
     }
 
     /// The change as it is to be made, if it differs, and what is held until it is made.
@@ -643,11 +647,13 @@ impl LeaderMeta {
             (_, MetaReply::Removed(Some(removed))) if removed.links == 0 => removed.ino,
             _ => return,
         };
-        if matches!(op, MetaOp::Unlink { open: true, .. } | MetaOp::Rename { open: true, .. }) {
-            let is_told = matches!(
-                told,
-                MetaOp::Unlink { open: false, .. } | MetaOp::Rename { open: false, .. }
-            );
+        let says_open = |op: &MetaOp| match op {
+            MetaOp::Unlink { open, .. } | MetaOp::Remove { open, .. } => Some(*open),
+            MetaOp::Rename { open, .. } => Some(*open),
+            _ => None,
+        };
+        if says_open(op) == Some(true) {
+            let is_told = says_open(told) == Some(false);
             let recall = {
                 let mut state = self.service.state.lock();
                 state.nameless.insert(nameless);

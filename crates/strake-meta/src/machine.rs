@@ -230,6 +230,9 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
         MetaOp::MoveData { ino, object, from } => update::move_data(txn, *ino, *object, *from),
         MetaOp::AddNsd { nsd, failure_group } => configure::add_nsd(txn, *nsd, *failure_group),
         MetaOp::ReserveInodes { count } => numbers::reserve(txn, *count),
+        MetaOp::Remove { parent, name, ino, open } => {
+            unlink::remove(txn, (*parent, name), *ino, *open)
+        }
         MetaOp::CreateAs { parent, name, new, ino } => {
             create::create_as(txn, (*parent, name), new, *ino)
         }

@@ -241,6 +241,13 @@ impl Model {
                 self.remove_name(*parent, name);
                 Ok(MetaReply::Removed(Some(self.drop_link(ino, *open))))
             }
+            MetaOp::Remove { parent, name, ino, open } => {
+                if self.existing(*parent, name) != Ok(*ino) {
+                    return Ok(MetaReply::Removed(None));
+                }
+                let (parent, name) = (*parent, name.clone());
+                self.dispatch(&MetaOp::Unlink { parent, name, open: *open })
+            }
             MetaOp::Rmdir { parent, name, open } => {
                 let ino = self.existing(*parent, name)?;
                 if !self.is_directory(ino) {

@@ -195,14 +195,25 @@ impl Generator {
                 if self.chance() {
                     return MetaOp::Create { parent, name, new };
                 }
-                let ino = match self.rng.one_in(4) {
-                    true => self.ino(model),
-                    false => Ino(self.rng.below(model.next_ino + 1)),
+                // Mostly a number that is reserved, or was that of an inode.
+                let last = Ino(model.next_ino - 1);
+                let ino = match self.rng.below(4) {
+                    0 => self.ino(model),
+                    1 => Ino(self.rng.below(model.next_ino + 1)),
+                    _ if model.nodes.contains_key(&last) => {
+                        return MetaOp::ReserveInodes { count: 1 };
+                    }
+                    _ => last,
                 };
                 MetaOp::CreateAs { parent, name, new, ino }
             }
             5 => MetaOp::CreateOrphan { parent, new: self.new_inode(FileType::Regular) },
             6 | 7 => MetaOp::Link { ino, parent, name },
+            8 if self.chance() => {
+                let named = model.nodes.get(&parent).and_then(|node| node.names.get(&name));
+                let ino = named.filter(|_| self.chance()).map_or(ino, |(ino, _)| *ino);
+                MetaOp::Remove { parent, name, ino, open }
+            }
             8 => MetaOp::Unlink { parent, name, open },
             9 => MetaOp::Rmdir { parent, name, open },
             10..14 => {

@@ -98,7 +98,8 @@ pub enum Feature {
     FollowingNames,
     /// An NSD puts a bad strip right by its own version.
     Mending,
-    /// A client makes inodes with numbers that it has reserved, and sends many changes at once.
+    /// A client makes and removes names without waiting for the metadata, and sends many changes
+    /// at once.
     LaterChanges,
 }
 
@@ -135,7 +136,9 @@ pub fn of_change(op: &MetaOp) -> Option<Feature> {
         It::ReplaceNsd { .. } | It::MoveMetadataCopy { .. } | It::DeleteNsd { .. } => {}
         It::DeleteBeyond { .. } | It::ReserveGrants { .. } | It::Leave => {}
         It::FoldedUnits { .. } | It::AddNsd { .. } | It::MoveData { .. } => {}
-        It::ReserveInodes { .. } | It::CreateAs { .. } => return Some(Feature::LaterChanges),
+        It::ReserveInodes { .. } | It::CreateAs { .. } | It::Remove { .. } => {
+            return Some(Feature::LaterChanges);
+        }
     }
     None
 }

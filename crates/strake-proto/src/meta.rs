@@ -535,6 +535,19 @@ pub enum MetaOp {
         /// Its number.
         ino: Ino,
     },
+    /// Removes the name of an inode, like [`MetaOp::Unlink`] ▶ `Removed`; `Removed(None)` if the
+    /// name is absent or leads to another inode, which changes nothing. The client has told a
+    /// program of the removal already.
+    Remove {
+        /// The directory.
+        parent: Ino,
+        /// The name.
+        name: Vec<u8>,
+        /// The inode, which is no directory.
+        ino: Ino,
+        /// True if the inode is open at a client.
+        open: bool,
+    },
 }
 
 /// A unit (4 KiB) of a file's data.

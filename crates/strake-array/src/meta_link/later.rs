@@ -79,6 +79,8 @@ impl State {
         for (change, result) in tried.into_iter().zip(results).rev() {
             let error = match result {
                 Ok(reply) if reply == change.expected => continue,
+                // An earlier attempt of which the answer was lost.
+                Ok(MetaReply::Removed(None)) => continue,
                 Ok(_) => Error::new(ErrorKind::Internal, "a change had another outcome"),
                 Err(error) => error,
             };

@@ -1,6 +1,7 @@
 //! An inode in use, with its current attributes. The metadata may know an older state of them.
 //!
-//! `core` is held only for moments, and never across I/O or while another lock is taken.
+//! `core` is held only for moments, and never across I/O or while another lock is taken, but for
+//! leaves such as the queue of changes that are told later.
 
 use crate::inode::known::KnownNames;
 use crate::memory::file::FileState;
@@ -130,8 +131,8 @@ strake_env::lock_names! {
 /// See the file's head.
 pub(crate) struct InodeState {
     pub(crate) ino: Ino,
-    /// Held shared while the inode is opened, and exclusively while its last name is removed or it
-    /// is reaped. It is held across one metadata call, so an inode that is being opened is never
+    /// Held shared while the inode is opened or gets a name, and exclusively while a name of it is
+    /// removed or it is reaped. It is held across one metadata call, so an inode that is being opened is never
     /// removed as unused.
     pub(crate) lifetime: WatchedRwLock<Lifetime>,
     /// Of a directory: held while a name in it is removed or replaced, from the look at what the

@@ -203,10 +203,11 @@ impl KnownNames {
         }
     }
 
-    /// Whether a name is absent, and its change that was begun last is the only one under way.
-    pub(crate) fn is_absent_and_alone(&self, name: &[u8]) -> bool {
+    /// Whether a name is known to lead there, or to be absent, and one change of it is under way:
+    /// that of the caller.
+    pub(crate) fn leads_alone_to(&self, name: &[u8], found: Option<Ino>) -> bool {
         let changing = self.changing.iter().find(|one| one.name == name);
-        self.get(name) == Some(None) && changing.is_some_and(|it| it.count == 1 && !it.overlapped)
+        self.get(name) == Some(found) && changing.is_some_and(|it| it.count == 1 && !it.overlapped)
     }
 
     /// A change of a name has ended. `outcome` is what the name leads to now; `None` if that is not

@@ -3,7 +3,7 @@
 use crate::inode::core::{Core, InodeState, NameChange, NameMade};
 use crate::inode::open_table::Pinned;
 use crate::mount::Mount;
-use crate::ops::make_later::make_later;
+use crate::ops::later::{make_later, remove_later};
 use crate::permissions::{EXECUTE, WRITE, check_sticky};
 use crate::tokens::exclusive;
 use crate::vfs::{Entry, OpenFlags};
@@ -295,6 +295,8 @@ pub(crate) fn link(
     let dir = mount.table.pin(parent);
     mount.check_directory_change(caller, &dir)?;
     let inode = mount.table.pin(ino);
+    // Nobody removes another name of it meanwhile, and believes to know how many are left.
+    let _no_removal = inode.lifetime.read();
     let epoch = inode.core.lock().epoch();
     let changing = Changing::begin(mount, &dir, name);
     let linked = mount.array.meta.apply_inode(MetaOp::Link { ino, parent, name: name.to_vec() })?;
@@ -359,17 +361,21 @@ fn remove_child(
     let open = !directory && mount.table.handles(inode.ino) > 0;
     let changing = Changing::begin(mount, &dir, name);
     inode.core.lock().doubt_name();
-    let reply = mount.array.meta.apply_timed(removal(parent, name, directory, open));
-    let reply = reply.inspect_err(|_| mount.let_go_if_nameless(&inode))?;
-    match reply {
-        (MetaReply::Removed(Some(removed)), time) => {
-            let directories = -i32::from(directory);
-            changing.made(None, Some(NameMade { time, entries: -1, directories }));
-            lost_name(mount, &inode, (&found_attr, time), removed, open);
-            Ok(true)
+    let later = if directory || open { None } else { remove_later(mount, &dir, name, &inode) };
+    let (removed, time) = match later {
+        Some(done) => done,
+        None => {
+            let reply = mount.array.meta.apply_timed(removal(parent, name, directory, open));
+            match reply.inspect_err(|_| mount.let_go_if_nameless(&inode))? {
+                (MetaReply::Removed(Some(removed)), time) => (removed, time),
+                _ => return Err(wrong_reply()),
+            }
         }
-        _ => Err(wrong_reply()),
-    }
+    };
+    let directories = -i32::from(directory);
+    changing.made(None, Some(NameMade { time, entries: -1, directories }));
+    lost_name(mount, &inode, (&found_attr, time), removed, open);
+    Ok(true)
 }
 
 fn removal(parent: Ino, name: &[u8], directory: bool, open: bool) -> MetaOp {

@@ -1,4 +1,4 @@
-//! Unlink and Rmdir: they remove a name, and with the last name the inode.
+//! Unlink, Remove and Rmdir: they remove a name, and with the last name the inode.
 
 use crate::names::check_name;
 use crate::records::DentryRecord;
@@ -22,6 +22,20 @@ pub(crate) fn unlink(
     }
     txn.remove_entry(parent, name, &dentry)?;
     Ok(MetaReply::Removed(Some(txn.drop_link(dentry.ino, open)?)))
+}
+
+/// Like [`unlink`], if the name leads to `ino`. If not, the client has lost the answer to an earlier
+/// attempt.
+pub(crate) fn remove(
+    txn: &mut Transaction<'_>,
+    (parent, name): (Ino, &[u8]),
+    ino: Ino,
+    open: bool,
+) -> Result<MetaReply> {
+    match txn.dentry(parent, name)? {
+        Some(dentry) if dentry.ino == ino => unlink(txn, parent, name, open),
+        _ => Ok(MetaReply::Removed(None)),
+    }
 }
 
 pub(crate) fn rmdir(

@@ -1,10 +1,13 @@
-//! Making an inode without waiting for the metadata.
+//! Making and removing names without waiting for the metadata.
 //!
-//! Beside others a client holds the directory exclusively, and often knows that the name is absent.
-//! Then it knows the inode that the metadata would answer with, all but the number. So it keeps
-//! numbers that it has reserved, each with its token, and the program goes on at once. The metadata
-//! is told with the changes that follow, and before anything else is asked of it
+//! Beside others a client holds the directory exclusively. So it often knows what the metadata
+//! would answer, and the program goes on at once. The metadata is told with the changes that
+//! follow, and before anything else is asked of it
 //! ([`strake_array::meta_link::MetaLink::apply_later`]).
+//!
+//! - *A name is made* that is known to be absent. The inode is known then, all but its number. So
+//!   the client keeps numbers that it has reserved, each with its token.
+//! - *A name is removed* whose inode is known, and not open here.
 
 use crate::inode::core::InodeState;
 use crate::mount::Mount;
@@ -14,8 +17,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use strake_env::sync::Mutex;
 use strake_proto::limits::{INODES_RESERVED_MAX, SYMLINK_BYTES_MAX};
-use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode};
-use strake_proto::{ErrorKind, FileType, Ino, Result};
+use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode, Removed};
+use strake_proto::{Attr, ErrorKind, FileType, Ino, Result, Timestamp};
 
 /// So many numbers are reserved first, and twice as many each time, up to
 /// [`INODES_RESERVED_MAX`].
@@ -94,7 +97,7 @@ pub(crate) fn make_later(
     let is_plain =
         matches!(new.file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
     let is_valid = is_plain_name(name) && new.target.len() <= SYMLINK_BYTES_MAX;
-    let is_absent = || dir.core.lock().names.is_absent_and_alone(name);
+    let is_absent = || dir.core.lock().names.leads_alone_to(name, None);
     if !is_plain || !is_valid || !is_absent() || has_default_acl(mount, dir) {
         return None;
     }
@@ -103,7 +106,7 @@ pub(crate) fn make_later(
     // that is noted before is seen here, and one that is noted after it comes after it.
     let core = dir.core.lock();
     let is_known = core.is_access_known() && core.no_default_acl && core.is_named();
-    if !is_known || !core.names.is_absent_and_alone(name) {
+    if !is_known || !core.names.leads_alone_to(name, None) {
         mount.reserved.give_back(ino);
         return None;
     }
@@ -116,6 +119,36 @@ pub(crate) fn make_later(
     drop(core);
     tokens.keep(ino);
     Some(made)
+}
+
+/// Removes the name of an inode, if all that the metadata would decide is known here. The caller
+/// holds directory and inode exclusively, may change them, and holds the inode's `lifetime`, so
+/// that it gets and loses no other name. Returns what the name was, and the time.
+pub(crate) fn remove_later(
+    mount: &Mount,
+    dir: &InodeState,
+    name: &[u8],
+    inode: &InodeState,
+) -> Option<(Removed, Timestamp)> {
+    mount.tokens.as_ref()?;
+    let removed = {
+        let core = inode.core.lock();
+        let Attr { ino, generation, file_type, links, .. } = core.attr();
+        let is_known = core.is_loaded() && !core.removed && file_type != FileType::Directory;
+        let links = links.checked_sub(1).filter(|_| is_known)?;
+        Removed { ino, generation, file_type, links }
+    };
+    // Held until the change is taken, as above.
+    let core = dir.core.lock();
+    if !core.names.leads_alone_to(name, Some(inode.ino)) {
+        return None;
+    }
+    let time = mount.array.meta.time();
+    let (parent, name) = (dir.ino, name.to_vec());
+    let op = MetaOp::Remove { parent, name, ino: inode.ino, open: false };
+    let outcome = MetaReply::Removed(Some(removed));
+    mount.array.meta.apply_later(op, time, outcome).ok()?;
+    Some((removed, time))
 }
 
 /// Whether a directory passes an ACL on. This is asked before inodes are made in it, so the answer
