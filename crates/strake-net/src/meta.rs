@@ -206,28 +206,41 @@ impl MetaClientSession {
         open.retain_mut(|change| {
             let spoken = feature::check_spoken(change.feature, connection.protocol());
             let Err(error) = spoken else { return true };
-            self.journal.lock().forget(change.sequence);
-            change.outcome = Some(Err(error));
+            self.refuse(std::slice::from_mut(change), &error);
             false
         });
         // Over a connection of an earlier version, one after the other.
         let is_spoken = feature::check_spoken(Some(Feature::LaterChanges), connection.protocol());
         let together = if is_spoken.is_ok() { TOGETHER_MAX } else { 1 };
-        let mut attempt = Attempt::Over(Ok(()));
+        let (mut attempt, mut failed) = (Attempt::Over(Ok(())), false);
         for some in open.chunks_mut(together) {
+            if failed {
+                self.refuse(some, &ErrorKind::Busy.into());
+                continue;
+            }
             let answers = match &attempt {
                 Attempt::Over(Ok(())) => self.ask(connection, some),
                 // Not sent any more. This connection is of no use.
                 _ => Err(CallError::Disconnected(ErrorKind::Unreachable.into())),
             };
-            if let Some(failed) = self.take_in(connection, some, answers)
+            if let Some(broken) = self.take_in(connection, some, answers)
                 && matches!(attempt, Attempt::Over(Ok(())))
             {
-                attempt = failed;
+                attempt = broken;
             }
+            failed = some.iter().any(|change| matches!(change.outcome, Some(Err(_))));
         }
         self.moved.notify_all();
         attempt
+    }
+
+    /// Some changes are not sent, or never were.
+    fn refuse(&self, changes: &mut [&mut Asked], error: &Error) {
+        let mut journal = self.journal.lock();
+        for change in changes {
+            journal.forget(change.sequence);
+            change.outcome = Some(Err(error.clone()));
+        }
     }
 
     /// Sends some changes with one message.
@@ -251,7 +264,6 @@ impl MetaClientSession {
         changes: &mut [&mut Asked],
         answers: std::result::Result<Frame, CallError>,
     ) -> Option<Attempt<()>> {
-        let mut journal = self.journal.lock();
         let answers = answers.and_then(|frame| {
             decode_answers(&frame, changes.len()).map_err(|error| {
                 connection.end(&error);
@@ -261,22 +273,20 @@ impl MetaClientSession {
         });
         match answers {
             Ok(answers) => {
+                let mut journal = self.journal.lock();
                 for (change, answer) in changes.iter_mut().zip(answers) {
                     change.outcome = Some(journal.answered(change.sequence, answer));
                 }
                 None
             }
             Err(CallError::Failed(error)) if error.kind() != ErrorKind::TimedOut => {
-                // They were never sent.
-                for change in changes.iter_mut() {
-                    journal.forget(change.sequence);
-                    change.outcome = Some(Err(error.clone()));
-                }
+                self.refuse(changes, &error);
                 None
             }
             Err(CallError::Failed(error) | CallError::Disconnected(error)) => {
                 // A late answer would find nobody, and rule 1 would be broken.
                 connection.end(&error);
+                let mut journal = self.journal.lock();
                 changes.iter().for_each(|change| journal.disconnected(change.sequence));
                 Some(Attempt::Disconnected(error))
             }
@@ -513,6 +523,10 @@ impl MetaPort for MetaClientSession {
             return entries.iter().map(|entry| self.apply(entry)).collect();
         }
         while results.len() < entries.len() {
+            if results.last().is_some_and(Result::is_err) {
+                results.push(Err(ErrorKind::Busy.into()));
+                continue;
+            }
             let rest = &entries[results.len()..];
             match self.begin(&rest[..rest.len().min(TOGETHER_MAX)]) {
                 Ok(mut changes) => {
@@ -592,8 +606,8 @@ impl MetaHandler {
 }
 
 impl MetaHandler {
-    /// Applies changes in their order. If this server leads no more, none counts as answered; those
-    /// that were applied are answered again when they are sent again.
+    /// Applies changes in their order, up to the first that fails. If this server leads no more,
+    /// none counts as answered; those that were applied are answered again when they are sent again.
     fn apply_many(
         &self,
         peer: &ProvenPeer,
@@ -603,9 +617,19 @@ impl MetaHandler {
             return Err(Error::new(ErrorKind::Invalid, "too many changes in one message"));
         }
         let port = (self.ports)(peer)?;
-        let apply = |counted: &CountedEntry| match port.apply_counted(counted) {
-            Err(error) if error.kind() == ErrorKind::Unreachable => Err(error),
-            answer => Ok(answer),
+        let mut failed = false;
+        let apply = |counted: &CountedEntry| {
+            if failed {
+                // It has no position, and the client forgets its number.
+                return Ok(Err(ErrorKind::Busy.into()));
+            }
+            match port.apply_counted(counted) {
+                Err(error) if error.kind() == ErrorKind::Unreachable => Err(error),
+                answer => {
+                    failed = answer.as_ref().map_or(true, |answer| answer.outcome.is_err());
+                    Ok(answer)
+                }
+            }
         };
         changes.iter().map(apply).collect()
     }

@@ -310,7 +310,7 @@ fn is_refused(change: i64) -> bool {
 pub(crate) type Told = Vec<(i64, u64)>;
 
 /// The work of one caller: `changes` changes of which some are refused, syncs between them, and
-/// questions if it `asks`.
+/// questions if it `asks`. Every second caller sends many changes at once.
 ///
 /// # Errors
 /// A call that fails.
@@ -320,22 +320,42 @@ pub(crate) fn work(
     changes: i64,
     asks: bool,
 ) -> std::result::Result<Told, String> {
-    let mut told = Vec::new();
-    for at in 0..changes {
+    let make = |at| {
         let mut change = entry(1 + caller * 1000 + at);
         if is_refused(at) {
             let (name, value) = (String::new(), String::new());
             change.op = MetaOp::SetConfig { name, value };
         }
-        match session.apply(&change) {
-            Ok(MetaReply::Session { grant }) => told.push((change.time.seconds, grant.0)),
-            Err(error) if error.kind() == ErrorKind::Exists => {}
-            other => return Err(format!("{change:?}: {other:?}")),
+        change
+    };
+    let mut told = Vec::new();
+    let together = if caller % 2 == 1 { TOGETHER_MAX as i64 + 5 } else { 1 };
+    for from in (0..changes).step_by(together as usize) {
+        let upto = changes.min(from + together);
+        let mut some: Vec<MetaEntry> = (from..upto).map(make).collect();
+        while !some.is_empty() {
+            let results = match some.as_slice() {
+                [one] => vec![session.apply(one)],
+                many => session.apply_all(many),
+            };
+            if results.len() != some.len() {
+                return Err(format!("{} results for {} changes", results.len(), some.len()));
+            }
+            let mut left = Vec::new();
+            for (change, result) in some.into_iter().zip(results) {
+                match result {
+                    Ok(MetaReply::Session { grant }) => told.push((change.time.seconds, grant.0)),
+                    Err(error) if error.kind() == ErrorKind::Exists => {}
+                    Err(error) if error.kind() == ErrorKind::Busy => left.push(change),
+                    other => return Err(format!("{change:?}: {other:?}")),
+                }
+            }
+            some = left;
         }
-        if at % 17 == 16 {
+        if (from..upto).any(|at| at % 17 == 16) {
             session.sync().map_err(|error| format!("sync: {error}"))?;
         }
-        if asks && at % 13 == 12 {
+        if asks && (from..upto).any(|at| at % 13 == 12) {
             session.query(&MetaQuery::Counts).map_err(|error| format!("query: {error}"))?;
         }
     }
@@ -491,10 +511,14 @@ fn mutated_requests_are_answered_or_end_the_connection() {
     };
     let mut connection = open();
     let (mut answered, mut ended) = (0, 0);
-    for _ in 0..1000 {
-        let mut message = vec![rng.below(5) as u8];
+    for _ in 0..2000 {
+        let mut message = vec![rng.below(6) as u8];
         message.extend(
-            match rng.index(3) {
+            match rng.index(4) {
+                2 => {
+                    let counted = CountedEntry { life: 1, oldest: 1, entry: entry(1) };
+                    encode(&vec![counted; rng.index(70)])
+                }
                 1 => {
                     encode(&CountedEntry { life: 1, oldest: 1, entry: entry(rng.below(9) as i64) })
                 }
@@ -553,4 +577,35 @@ fn requests_that_take_no_time_are_told_by_their_first_bytes() {
     let op = &MetaOp::Join;
     let counted = CountedEntryRef { life, oldest, client, sequence, time, op };
     assert!(is_short(&MetaRequestRef::Counted(counted)));
+}
+
+/// The message is the same as if the changes were encoded together.
+#[test]
+fn changes_that_are_sent_together_are_a_message_of_their_own() {
+    let counted = |sequence| CountedEntry {
+        life: 7,
+        oldest: 1,
+        entry: MetaEntry { sequence, ..entry(sequence as i64) },
+    };
+    let all: Vec<CountedEntry> = (1..=TOGETHER_MAX as u64).map(counted).collect();
+    let message = |one: &CountedEntry| -> Message {
+        let CountedEntry { life, oldest, entry: MetaEntry { client, sequence, time, op } } = one;
+        let (client, life, oldest, sequence, time) = (client.0, *life, *oldest, *sequence, *time);
+        let counted = CountedEntryRef { life, oldest, client, sequence, time, op };
+        encode(&MetaRequestRef::Counted(counted)).expect("encodes").into()
+    };
+    let messages: Vec<Message> = all.iter().map(message).collect();
+    let MetaRequest::Many(decoded) = decode(&together(messages.iter())).expect("decodes") else {
+        panic!("another request");
+    };
+    assert_eq!(decoded, all);
+    let handler = MetaHandler::for_all(Arc::new(ListMeta::default()));
+    let message = together(messages[..2].iter());
+    assert!(handler.is_short(&message) && handler.is_ordered(&message));
+    let too_many = encode(&vec![counted(1); TOGETHER_MAX + 1]).expect("encodes");
+    let refused = [vec![MANY], too_many].concat();
+    let peer = ProvenPeer::Secret;
+    let told = handler.handle(&peer, &refused, &[], Vec::new()).expect("an answer").message;
+    let told: Result<Vec<Result<CountedAnswer>>> = decode(&told).expect("decodes");
+    assert_eq!(told.expect_err("refused").kind(), ErrorKind::Invalid);
 }

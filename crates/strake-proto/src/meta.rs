@@ -785,10 +785,16 @@ pub trait MetaPort: Send + Sync {
         Err(Error::new(ErrorKind::NotSupported, detail))
     }
 
-    /// Applies changes in their order, each as [`MetaPort::apply`] does. One that fails does not
-    /// keep those after it from being applied. Returns one result for each.
+    /// Applies changes in their order, each as [`MetaPort::apply`] does. Those after one that fails
+    /// are mostly not applied, and get `Busy`. Returns one result for each.
     fn apply_all(&self, entries: &[MetaEntry]) -> Vec<Result<MetaReply>> {
-        entries.iter().map(|entry| self.apply(entry)).collect()
+        let mut failed = false;
+        let apply = |entry| {
+            let result = if failed { Err(ErrorKind::Busy.into()) } else { self.apply(entry) };
+            failed |= result.is_err();
+            result
+        };
+        entries.iter().map(apply).collect()
     }
 
     /// Makes every change answered before the call durable on all copies.
