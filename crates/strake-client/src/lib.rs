@@ -107,6 +107,8 @@ mod known_test;
 #[cfg(test)]
 mod late_mount_test;
 #[cfg(test)]
+mod later_test;
+#[cfg(test)]
 mod leaving_test;
 #[cfg(test)]
 mod lock_test;

@@ -296,6 +296,8 @@ pub(crate) struct Leader {
     lookups: AtomicU64,
     /// How often it was asked to make changes durable.
     syncs: AtomicU64,
+    /// Changes that programs did not wait for.
+    pub(crate) told_later: AtomicU64,
     older: AtomicBool,
 }
 
@@ -321,6 +323,7 @@ impl Leader {
             reserving: Mutex::new(Gate::Open),
             moved,
             heard,
+            told_later: AtomicU64::new(0),
             older: AtomicBool::new(false),
             listings,
             lookups,
@@ -430,6 +433,11 @@ impl MetaPort for Leader {
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
         self.hear();
+        if self.older.load(Ordering::SeqCst) {
+            feature::check_spoken(feature::of_change(&entry.op), feature::OLDEST_PROTOCOL)?;
+        }
+        let is_later = matches!(entry.op, MetaOp::CreateAs { .. } | MetaOp::Remove { .. });
+        self.told_later.fetch_add(u64::from(is_later), Ordering::SeqCst);
         self.pass_gate(&entry.op);
         let reply = self.service().metadata().apply(entry);
         if matches!(entry.op, MetaOp::NewObject { .. }) {

@@ -33,6 +33,9 @@ pub(crate) struct Reserved(Mutex<Numbers>);
 #[derive(Default)]
 struct Numbers {
     left: VecDeque<Ino>,
+    /// Numbers were given once. So the cluster has the feature level that all this needs, and
+    /// levels never fall.
+    is_understood: bool,
     /// How many were reserved last.
     count: u32,
     not_before: Duration,
@@ -57,10 +60,21 @@ impl Reserved {
         let next = reserved.pop_front();
         let mut numbers = self.0.lock();
         numbers.left.append(&mut reserved);
+        numbers.is_understood |= next.is_some();
         if next.is_none() {
             numbers.not_before = now + AGAIN;
         }
         next
+    }
+
+    /// Whether the metadata takes such changes.
+    fn is_understood(&self, mount: &Mount) -> bool {
+        if self.0.lock().is_understood {
+            return true;
+        }
+        let number = self.next(mount);
+        number.into_iter().for_each(|ino| self.give_back(ino));
+        number.is_some()
     }
 
     /// A number was not used.
@@ -130,7 +144,9 @@ pub(crate) fn remove_later(
     name: &[u8],
     inode: &InodeState,
 ) -> Option<(Removed, Timestamp)> {
-    mount.tokens.as_ref()?;
+    if mount.tokens.is_none() || !mount.reserved.is_understood(mount) {
+        return None;
+    }
     let removed = {
         let core = inode.core.lock();
         let Attr { ino, generation, file_type, links, .. } = core.attr();

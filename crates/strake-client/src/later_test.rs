@@ -1,0 +1,239 @@
+//! Names that a mount makes and removes without waiting for the metadata: what it tells programs is
+//! what the metadata comes to, whoever else changes names at the same time.
+
+use crate::StrakeVfs;
+use crate::coherence_test::World;
+use crate::permissions::ACL_DEFAULT;
+use crate::vfs::{OpenFlags, SetAttr, Vfs};
+use std::sync::atomic::{AtomicU64, Ordering};
+use strake_env::rng::test_seeds;
+use strake_env::{Rng, thread};
+use strake_proto::acl::{Acl, AclEntry, AclTag};
+use strake_proto::meta::{MetaQuery, RenameMode, XattrMode};
+use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result};
+
+const ROOT: &Caller = &Caller::ROOT;
+const RW: OpenFlags = OpenFlags::READ_WRITE;
+const NAMES: u64 = 3;
+
+fn make(vfs: &StrakeVfs, dir: Ino, name: &[u8]) -> Result<Ino> {
+    // As a kernel does.
+    if let Ok(entry) = vfs.lookup(ROOT, dir, name) {
+        vfs.forget(entry.attr.ino, 1);
+    }
+    let (entry, opened) = vfs.create(ROOT, dir, name, 0o644, RW, true)?;
+    vfs.release(opened.handle);
+    Ok(entry.attr.ino)
+}
+
+fn directory(vfs: &StrakeVfs, parent: Ino, name: &[u8]) -> Ino {
+    let _ = vfs.lookup(ROOT, parent, name);
+    vfs.mkdir(ROOT, parent, name, 0o755).expect("made").attr.ino
+}
+
+/// How many changes the metadata was told later, so that a test that tells none is seen.
+fn told_later(world: &World) -> u64 {
+    world.leader.told_later.load(Ordering::SeqCst)
+}
+
+/// One operation of a thread, in one of two directories or in one that is made and removed.
+fn step(vfs: &StrakeVfs, dirs: [Ino; 2], rng: &mut Rng) {
+    let name = |rng: &mut Rng| format!("n{}", rng.below(NAMES)).into_bytes();
+    let (one, other, mut dir) = (name(rng), name(rng), dirs[rng.index(2)]);
+    let below = vfs.lookup(ROOT, dirs[0], b"below").map(|entry| entry.attr.ino);
+    if let Ok(below) = below {
+        vfs.forget(below, 1);
+        dir = if rng.one_in(3) { below } else { dir };
+    }
+    let done = match rng.below(9) {
+        0..=2 => make(vfs, dir, &one).map(drop),
+        3 | 4 => vfs.unlink(ROOT, dir, &one),
+        5 => vfs.lookup(ROOT, dir, &one).and_then(|entry| {
+            let linked = vfs.link(ROOT, entry.attr.ino, dirs[rng.index(2)], &other);
+            linked.iter().for_each(|_| vfs.forget(entry.attr.ino, 1));
+            vfs.forget(entry.attr.ino, 1);
+            linked.map(drop)
+        }),
+        6 => vfs.rename(ROOT, (dir, &one), (dirs[1], &other), RenameMode::Replace),
+        7 => vfs.rmdir(ROOT, dirs[0], b"below"),
+        _ => {
+            let _ = vfs.lookup(ROOT, dirs[0], b"below");
+            vfs.mkdir(ROOT, dirs[0], b"below", 0o755).map(drop)
+        }
+    };
+    if let Err(error) = done {
+        let kinds =
+            [ErrorKind::Exists, ErrorKind::NotFound, ErrorKind::NotEmpty, ErrorKind::Stale];
+        assert!(kinds.contains(&error.kind()), "{error}");
+    }
+}
+
+#[test]
+fn what_threads_of_several_mounts_were_told_is_what_the_metadata_comes_to() {
+    let mut later = 0;
+    for seed in test_seeds(0, 6) {
+        println!("seed {seed}");
+        let world = World::new("1", 1);
+        let dirs = [&b"one"[..], b"two"].map(|name| directory(&world.mounts[0], Ino::ROOT, name));
+        for round in 0..30 {
+            // In most rounds one mount works, and so keeps its tokens for long.
+            let mounts = if round % 3 > 0 { &world.mounts[..1] } else { &world.mounts[..2] };
+            thread::scope(|scope| {
+                for (at, mount) in mounts.iter().flat_map(|it| [it, it, it]).enumerate() {
+                    let mut rng = Rng::new(seed << 16 ^ round << 8 ^ at as u64);
+                    scope.spawn(move || (0..40).for_each(|_| step(mount, dirs, &mut rng)));
+                }
+            });
+            for mount in mounts {
+                mount.sync().unwrap_or_else(|error| panic!("round {round}: {error}"));
+                dirs.iter().for_each(|dir| agrees(mount, *dir));
+            }
+        }
+        later += told_later(&world);
+        world.end();
+    }
+    assert!(later > 500, "{later} changes were told later");
+}
+
+/// What a mount knows of a directory and its files is what the metadata has.
+fn agrees(mount: &StrakeVfs, dir: Ino) {
+    let told = |ino| mount.array().meta.query_inode(&MetaQuery::GetInode { ino });
+    let seen = mount.getattr(dir).expect("there");
+    assert_eq!(seen, Attr { atime: seen.atime, ..told(dir).expect("there").attr });
+    for at in 0..NAMES {
+        let name = format!("n{at}").into_bytes();
+        let asked = MetaQuery::Lookup { parent: dir, name: name.clone() };
+        let told = mount.array().meta.query_inode(&asked).map(|inode| inode.attr);
+        let seen = mount.lookup(ROOT, dir, &name).map(|entry| entry.attr);
+        match (&seen, &told) {
+            (Ok(seen), Ok(told)) => {
+                mount.forget(seen.ino, 1);
+                assert_eq!((seen.ino, seen.links), (told.ino, told.links));
+            }
+            (Err(seen), Err(told)) => assert_eq!(seen.kind(), told.kind()),
+            _ => panic!("{seen:?}, but {told:?}"),
+        }
+    }
+}
+
+/// Of several threads that make one file, each exclusively, one has made it.
+#[test]
+fn a_name_is_made_once() {
+    let world = World::new("1", 1);
+    let own = &*world.mounts[0];
+    let dir = directory(own, Ino::ROOT, b"dir");
+    for round in 0..200 {
+        let (name, made) = (format!("n{round}").into_bytes(), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    made.fetch_add(u64::from(make(own, dir, &name).is_ok()), Ordering::SeqCst)
+                });
+            }
+        });
+        assert_eq!(made.into_inner(), 1);
+    }
+    own.sync().expect("all were applied");
+    world.end();
+}
+
+#[test]
+fn other_mounts_see_at_once_what_was_made_and_removed() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let dir = directory(own, Ino::ROOT, b"dir");
+    for round in 0..50 {
+        let name = format!("n{round}").into_bytes();
+        let before = told_later(&world);
+        let ino = make(own, dir, &name).expect("made");
+        assert_eq!(other.lookup(ROOT, dir, &name).expect("there").attr.ino, ino);
+        other.forget(ino, 1);
+        own.getattr(dir).expect("taken back");
+        own.unlink(ROOT, dir, &name).expect("removed");
+        assert!(other.lookup(ROOT, dir, &name).is_err());
+        assert!(round < 3 || told_later(&world) > before, "one of them was told later");
+    }
+    world.end();
+}
+
+/// What a new inode inherits is as if the metadata had made it.
+#[test]
+fn new_inodes_inherit_what_the_directory_passes_on() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let dir = directory(own, Ino::ROOT, b"dir");
+    make(own, dir, b"first").expect("made");
+    let caller = Caller { uid: 0, gid: 5, umask: 0o027, ..Caller::ROOT };
+    let setgid = SetAttr { permissions: Some(0o2775), gid: Some(9), ..SetAttr::default() };
+    own.setattr(ROOT, dir, None, &setgid).expect("changed");
+    let before = told_later(&world);
+    let make_all = |at: &str| {
+        let name = |what: &str| format!("{at}-{what}").into_bytes();
+        [FileType::Regular, FileType::Directory, FileType::Symlink].map(|file_type| {
+            let name = name(&format!("{file_type:?}"));
+            let _ = own.lookup(ROOT, dir, &name);
+            let made = match file_type {
+                FileType::Directory => own.mkdir(&caller, dir, &name, 0o777),
+                FileType::Symlink => own.symlink(&caller, dir, &name, b"target"),
+                _ => own.create(&caller, dir, &name, 0o666, RW, true).map(|(entry, opened)| {
+                    own.release(opened.handle);
+                    entry
+                }),
+            };
+            let made = made.expect("made").attr;
+            let told = own.array().meta.query_inode(&MetaQuery::GetInode { ino: made.ino });
+            assert_eq!(made, told.expect("there").attr);
+            (made.permissions, made.gid)
+        })
+    };
+    assert_eq!(make_all("setgid"), [(0o640, 9), (0o2750, 9), (0o777, 9)]);
+    assert_eq!(told_later(&world) - before, 3);
+    // Another mount has new inodes get an ACL.
+    let entry = |tag, permissions| AclEntry { tag, permissions };
+    let entries = [
+        entry(AclTag::Owner, 7),
+        entry(AclTag::User(77), 6),
+        entry(AclTag::OwningGroup, 5),
+        entry(AclTag::Mask, 7),
+        entry(AclTag::Others, 0),
+    ];
+    let acl = Acl::new(entries.to_vec()).expect("valid").to_xattr();
+    other.setxattr(ROOT, dir, ACL_DEFAULT, &acl, XattrMode::Set, false).expect("set");
+    let before = told_later(&world);
+    assert_eq!(make_all("acl"), [(0o660, 9), (0o2770, 9), (0o777, 9)]);
+    assert_eq!(told_later(&world), before, "the metadata was asked");
+    world.end();
+}
+
+/// A leader dies with changes that it was not told of, or that it forgets.
+#[test]
+fn a_new_leader_is_told_what_the_old_one_was_not() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let dir = directory(own, Ino::ROOT, b"dir");
+    for round in 0..20 {
+        let names = ["a", "b", "c"].map(|at| format!("{round}{at}").into_bytes());
+        names.iter().for_each(|name| drop(make(own, dir, name).expect("made")));
+        own.unlink(ROOT, dir, &names[1]).expect("removed");
+        world.change_leader();
+        let seen = names.map(|name| other.lookup(ROOT, dir, &name).is_ok());
+        assert_eq!(seen, [true, false, true]);
+    }
+    world.end();
+}
+
+/// A leader whose cluster has an earlier feature level takes no such change.
+#[test]
+fn below_the_feature_level_the_metadata_is_asked() {
+    let world = World::new("1", 1);
+    world.leader.set_older(true);
+    let own = &*world.mounts[0];
+    let dir = directory(own, Ino::ROOT, b"dir");
+    for name in [&b"one"[..], b"two"] {
+        make(own, dir, name).expect("made");
+        own.unlink(ROOT, dir, name).expect("removed");
+    }
+    own.sync().expect("nothing is lost");
+    assert_eq!(told_later(&world), 0);
+    world.end();
+}
