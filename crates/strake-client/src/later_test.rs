@@ -6,8 +6,9 @@ use crate::coherence_test::World;
 use crate::permissions::ACL_DEFAULT;
 use crate::vfs::{OpenFlags, SetAttr, Vfs};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use strake_env::rng::test_seeds;
-use strake_env::{Rng, thread};
+use strake_env::{Clock, RealClock, Rng, thread};
 use strake_proto::acl::{Acl, AclEntry, AclTag};
 use strake_proto::meta::{MetaQuery, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result};
@@ -62,8 +63,7 @@ fn step(vfs: &StrakeVfs, dirs: [Ino; 2], rng: &mut Rng) {
         }
     };
     if let Err(error) = done {
-        let kinds =
-            [ErrorKind::Exists, ErrorKind::NotFound, ErrorKind::NotEmpty, ErrorKind::Stale];
+        let kinds = [ErrorKind::Exists, ErrorKind::NotFound, ErrorKind::NotEmpty, ErrorKind::Stale];
         assert!(kinds.contains(&error.kind()), "{error}");
     }
 }
@@ -134,6 +134,54 @@ fn a_name_is_made_once() {
         assert_eq!(made.into_inner(), 1);
     }
     own.sync().expect("all were applied");
+    world.end();
+}
+
+/// Holds up the answer to `first` while `second` goes on, as far as it can.
+fn cross(world: &World, first: impl Fn() + Sync, second: impl Fn() + Sync) {
+    world.leader.shut_reserving();
+    thread::scope(|scope| {
+        scope.spawn(&first);
+        world.leader.await_reserved();
+        let second = scope.spawn(&second);
+        // It waits for the first one, or asks the metadata. If it did not, it would soon end.
+        for _ in 0..50 {
+            if second.is_finished() {
+                break;
+            }
+            RealClock.sleep(Duration::from_millis(2));
+        }
+        world.leader.open_reserving();
+    });
+}
+
+#[test]
+fn nothing_is_made_in_a_directory_that_is_being_removed() {
+    let world = World::new("1", 1);
+    let own = &*world.mounts[0];
+    let dir = directory(own, Ino::ROOT, b"dir");
+    // It is known to have no default ACL.
+    make(own, dir, b"file").expect("made");
+    own.unlink(ROOT, dir, b"file").expect("removed");
+    let removes = || own.rmdir(ROOT, Ino::ROOT, b"dir").expect("it is empty");
+    cross(&world, removes, || {
+        let error = own.create(ROOT, dir, b"file", 0o644, RW, true).expect_err("it is gone");
+        assert!(matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale), "{error}");
+    });
+    own.sync().expect("nothing is lost");
+    world.end();
+}
+
+#[test]
+fn a_name_is_removed_after_the_inode_has_got_another_one() {
+    let world = World::new("1", 1);
+    let own = &*world.mounts[0];
+    let dir = directory(own, Ino::ROOT, b"dir");
+    let file = make(own, dir, b"file").expect("made");
+    let links = || drop(own.link(ROOT, file, dir, b"link").expect("linked"));
+    cross(&world, links, || own.unlink(ROOT, dir, b"file").expect("removed"));
+    own.sync().expect("nothing is lost");
+    assert_eq!(own.getattr(file).expect("there").links, 1);
     world.end();
 }
 

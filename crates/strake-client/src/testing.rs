@@ -285,7 +285,7 @@ fn bury(service: &TokenService, vfs: &StrakeVfs, client: ClientId) {
 pub(crate) struct Leader {
     service: RwLock<Arc<TokenService>>,
     gate: Mutex<Gate>,
-    /// Holds up the answer to a client that has reserved an object.
+    /// Holds up some answers: see [`Leader::shut_reserving`].
     reserving: Mutex<Gate>,
     moved: Condvar,
     /// Calls of the metadata and messages about tokens that it was sent.
@@ -384,7 +384,8 @@ impl Leader {
         self.moved.notify_all();
     }
 
-    /// Holds up the next answer that gives a client an object.
+    /// Holds up the next answer that gives a client an object, removes a directory or gives an
+    /// inode another name.
     pub(crate) fn shut_reserving(&self) {
         *self.reserving.lock() = Gate::Shut;
     }
@@ -440,7 +441,8 @@ impl MetaPort for Leader {
         self.told_later.fetch_add(u64::from(is_later), Ordering::SeqCst);
         self.pass_gate(&entry.op);
         let reply = self.service().metadata().apply(entry);
-        if matches!(entry.op, MetaOp::NewObject { .. }) {
+        use MetaOp::{Link, NewObject, Rmdir};
+        if matches!(entry.op, NewObject { .. } | Rmdir { .. } | Link { .. }) {
             self.wait_at(&self.reserving);
         }
         reply

@@ -67,8 +67,7 @@ impl State {
     /// When the next changes are to be sent.
     fn due(&self) -> Option<Duration> {
         let first = self.open.front()?;
-        let is_urgent =
-            self.ended || self.open.len() >= TOGETHER || self.wanted >= first.number;
+        let is_urgent = self.ended || self.open.len() >= TOGETHER || self.wanted >= first.number;
         Some(if is_urgent { Duration::ZERO } else { first.since + LINGER })
     }
 

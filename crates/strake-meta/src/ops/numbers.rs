@@ -16,8 +16,8 @@
 use crate::keys;
 use crate::records::{Counters, SessionRecord};
 use crate::transaction::Transaction;
-use strake_proto::meta::{CountedAnswer, MetaEntry, MetaReply};
 use strake_proto::limits::INODES_RESERVED_MAX;
+use strake_proto::meta::{CountedAnswer, MetaEntry, MetaReply};
 use strake_proto::{Error, ErrorKind, Ino, ObjectId, Result};
 use strake_store::KvRead;
 
