@@ -133,6 +133,7 @@ impl Place {
             | "for a sync of"
             | "for a connection with"
             | "for the window of changes to"
+            | "earlier changes of names"
             | "for the node that serves"
             | "for the server process" => Place::Metadata,
             "commit of the NSDs"

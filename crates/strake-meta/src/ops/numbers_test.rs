@@ -73,8 +73,16 @@ fn run(world: &mut World, rng: &mut Rng, told: Option<&[Vec<MetaReply>]>) -> Vec
         let (number, done) = (client as u64 + 1, replies[client].len());
         let sequence = done as u64 + 4;
         let last: Option<Ino> = replies[client].last().and_then(ino_of);
-        let counted = match (last, sequence % 3) {
-            (Some(ino), 0) => change(number, sequence, MetaOp::NewObject { ino }),
+        let counted = match (last, sequence % 3, replies[client].last()) {
+            (Some(ino), 0, _) => change(number, sequence, MetaOp::NewObject { ino }),
+            (_, _, Some(MetaReply::Inos(reserved))) => {
+                let (name, new) = (format!("{number}-{sequence}"), new_inode(FileType::Regular));
+                let (parent, name, ino) = (Ino::ROOT, name.into_bytes(), reserved[0]);
+                change(number, sequence, MetaOp::CreateAs { parent, name, new, ino })
+            }
+            _ if sequence % 5 == 0 => {
+                change(number, sequence, MetaOp::ReserveInodes { count: 2 })
+            }
             _ => make(number, sequence),
         };
         let (reply, _) = world.apply(&counted).expect("applied");
