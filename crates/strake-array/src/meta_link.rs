@@ -151,8 +151,8 @@ impl MetaLink {
         Ok(())
     }
 
-    /// The number of changes answered, or taken for later, so far. If it is the same before and after a query, nothing
-    /// changed meanwhile.
+    /// The number of changes answered, or taken for later, so far. If it is the same before and
+    /// after a query, nothing changed meanwhile.
     pub fn changes(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
     }

@@ -7,6 +7,7 @@ pub(crate) mod listed;
 pub(crate) mod listing;
 pub(crate) mod open_table;
 pub(crate) mod queue;
+pub(crate) mod reserved;
 pub(crate) mod shown;
 pub(crate) mod turns;
 pub(crate) mod untold;

@@ -611,7 +611,8 @@ impl LeaderMeta {
     }
 
     /// The reply as the client gets it: a new inode comes with its token, where that is free, and
-    /// so do reserved numbers. A client that sends a change again may get another one, and has one answer.
+    /// so do reserved numbers. A client that sends a change again may get another one, and has one
+    /// answer.
     fn with_token(&self, client: ClientId, op: &MetaOp, reply: MetaReply) -> MetaReply {
         let new: Vec<Ino> = match (op, &reply) {
             (MetaOp::Create { .. }, MetaReply::Inode(inode)) => vec![inode.attr.ino],

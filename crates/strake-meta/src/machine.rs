@@ -175,6 +175,19 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
             let target = Name { parent: *new_parent, name: new_name };
             rename::rename(txn, source, target, *mode, *open)
         }
+        MetaOp::CreateAs { parent, name, new, ino } => {
+            create::create_as(txn, (*parent, name), new, *ino)
+        }
+        MetaOp::Remove { parent, name, ino, open } => {
+            unlink::remove(txn, (*parent, name), *ino, *open)
+        }
+        _ => dispatch_inode(txn, op),
+    }
+}
+
+/// The changes that do not concern names.
+fn dispatch_inode(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
+    match op {
         MetaOp::SetAttr { ino, change } => set_attr::set_attr(txn, *ino, change),
         MetaOp::NewObject { ino } => update::new_object(txn, *ino),
         MetaOp::Update { ino, size, data, allocated_delta, mtime, ctime } => {
@@ -230,12 +243,14 @@ fn dispatch(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
         MetaOp::MoveData { ino, object, from } => update::move_data(txn, *ino, *object, *from),
         MetaOp::AddNsd { nsd, failure_group } => configure::add_nsd(txn, *nsd, *failure_group),
         MetaOp::ReserveInodes { count } => numbers::reserve(txn, *count),
-        MetaOp::Remove { parent, name, ino, open } => {
-            unlink::remove(txn, (*parent, name), *ino, *open)
-        }
-        MetaOp::CreateAs { parent, name, new, ino } => {
-            create::create_as(txn, (*parent, name), new, *ino)
-        }
         MetaOp::Format(configuration) => configure::format(txn, configuration),
+        MetaOp::Create { .. }
+        | MetaOp::CreateAs { .. }
+        | MetaOp::CreateOrphan { .. }
+        | MetaOp::Link { .. }
+        | MetaOp::Unlink { .. }
+        | MetaOp::Remove { .. }
+        | MetaOp::Rmdir { .. }
+        | MetaOp::Rename { .. } => unreachable!("changes of names are made elsewhere"),
     }
 }

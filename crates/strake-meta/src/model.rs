@@ -347,13 +347,7 @@ impl Model {
             MetaOp::Join => self.join(),
             MetaOp::Leave => self.leave(),
             MetaOp::ReserveGrants { count } => self.reserve_grants(*count),
-            MetaOp::ReserveInodes { count } => {
-                let first = self.next_ino;
-                self.next_ino += u64::from(*count);
-                let is_valid = (1..=256).contains(count);
-                let numbers = (first..self.next_ino).map(Ino).collect();
-                if is_valid { Ok(MetaReply::Inos(numbers)) } else { Err(ErrorKind::Invalid) }
-            }
+            MetaOp::ReserveInodes { count } => self.reserve_inodes(*count),
             _ => unreachable!("the generator makes no other"),
         }
     }
@@ -713,6 +707,14 @@ impl Model {
             self.queue_object(layout);
         }
         Ok(MetaReply::Done)
+    }
+
+    fn reserve_inodes(&mut self, count: u32) -> Answer {
+        let first = self.next_ino;
+        self.next_ino += u64::from(count);
+        let is_valid = (1..=256).contains(&count);
+        let numbers = (first..self.next_ino).map(Ino).collect();
+        if is_valid { Ok(MetaReply::Inos(numbers)) } else { Err(ErrorKind::Invalid) }
     }
 
     fn reserve_grants(&mut self, count: u64) -> Answer {

@@ -607,7 +607,8 @@ impl MetaHandler {
 
 impl MetaHandler {
     /// Applies changes in their order, up to the first that fails. If this server leads no more,
-    /// none counts as answered; those that were applied are answered again when they are sent again.
+    /// none counts as answered; those that were applied are answered again when they are sent
+    /// again.
     fn apply_many(
         &self,
         peer: &ProvenPeer,

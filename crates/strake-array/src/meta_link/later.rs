@@ -9,10 +9,10 @@
 //! them: not this client, and no other one either, since a token is given up only after a sync
 //! (R19).
 //!
-//! **A refusal** cannot come, as the metadata has reserved what is needed. If it comes all the same,
-//! the change stays first in the line as long as waiting may help, and whoever settles gets the
-//! error. Else the change is lost, as if the client had crashed, and the next one who settles gets
-//! the error.
+//! **A refusal** cannot come, as the metadata has reserved what is needed. If it comes all the
+//! same, the change stays first in the line as long as waiting may help, and whoever settles gets
+//! the error. Else the change is lost, as if the client had crashed, and the next one who settles
+//! gets the error.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -132,8 +132,8 @@ strake_env::lock_names! {
 pub(crate) struct InodeState {
     pub(crate) ino: Ino,
     /// Held shared while the inode is opened or gets a name, and exclusively while a name of it is
-    /// removed or it is reaped. It is held across one metadata call, so an inode that is being opened is never
-    /// removed as unused.
+    /// removed or it is reaped. It is held across one metadata call, so an inode that is being
+    /// opened is never removed as unused.
     pub(crate) lifetime: WatchedRwLock<Lifetime>,
     /// Of a directory: held while a name in it is removed or replaced, from the look at what the
     /// name leads to until the metadata has answered.

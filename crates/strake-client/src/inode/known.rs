@@ -25,10 +25,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
 use strake_proto::Ino;
+use strake_proto::limits::NAME_BYTES_MAX;
 use strake_proto::meta::{Cookie, DirEntry};
 
 /// A directory has no more gaps that are known.
 const GAPS_MAX: usize = 64;
+
+/// Whether a name is one that a directory can have besides `.` and `..`.
+pub(crate) fn is_plain_name(name: &[u8]) -> bool {
+    let is_valid = !name.is_empty() && name.iter().all(|byte| *byte != b'/' && *byte != 0);
+    is_valid && name != b"." && name != b".." && name.len() <= NAME_BYTES_MAX
+}
 
 /// The names of one directory.
 #[derive(Default)]

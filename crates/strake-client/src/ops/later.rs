@@ -10,76 +10,31 @@
 //! - *A name is removed* whose inode is known, and not open here.
 
 use crate::inode::core::InodeState;
+use crate::inode::known::is_plain_name;
+use crate::inode::reserved::Next;
 use crate::mount::Mount;
-use crate::ops::names::is_plain_name;
 use crate::permissions::ACL_DEFAULT;
 use std::collections::VecDeque;
-use std::time::Duration;
-use strake_env::sync::Mutex;
-use strake_proto::limits::{INODES_RESERVED_MAX, SYMLINK_BYTES_MAX};
+use strake_proto::limits::SYMLINK_BYTES_MAX;
 use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode, Removed};
 use strake_proto::{Attr, ErrorKind, FileType, Ino, Result, Timestamp};
 
-/// So many numbers are reserved first, and twice as many each time, up to
-/// [`INODES_RESERVED_MAX`].
-const FIRST: u32 = 4;
-/// After a refusal numbers are asked for again after that time.
-const AGAIN: Duration = Duration::from_secs(1);
-
-/// Numbers that are reserved for inodes that this client will make. A leaf.
-#[derive(Default)]
-pub(crate) struct Reserved(Mutex<Numbers>);
-
-#[derive(Default)]
-struct Numbers {
-    left: VecDeque<Ino>,
-    /// Numbers were given once. So the cluster has the feature level that all this needs, and
-    /// levels never fall.
-    is_understood: bool,
-    /// How many were reserved last.
-    count: u32,
-    not_before: Duration,
+/// A reserved number. `None` if the metadata gives none now.
+fn next_number(mount: &Mount) -> Option<Ino> {
+    let now = mount.array.clock.monotonic();
+    match mount.reserved.next(now) {
+        Next::Number(ino) => Some(ino),
+        Next::Ask(count) => mount.reserved.given(reserve(mount, count).unwrap_or_default(), now),
+        Next::NotNow => None,
+    }
 }
 
-impl Reserved {
-    /// The next number. `None` if there is none now, and the metadata has to give one.
-    fn next(&self, mount: &Mount) -> Option<Ino> {
-        let now = mount.array.clock.monotonic();
-        let count = {
-            let mut numbers = self.0.lock();
-            if let Some(ino) = numbers.left.pop_front() {
-                return Some(ino);
-            }
-            if now < numbers.not_before {
-                return None;
-            }
-            numbers.count = (2 * numbers.count).clamp(FIRST, INODES_RESERVED_MAX);
-            numbers.count
-        };
-        let mut reserved = reserve(mount, count).unwrap_or_default();
-        let next = reserved.pop_front();
-        let mut numbers = self.0.lock();
-        numbers.left.append(&mut reserved);
-        numbers.is_understood |= next.is_some();
-        if next.is_none() {
-            numbers.not_before = now + AGAIN;
-        }
-        next
-    }
-
-    /// Whether the metadata takes such changes.
-    fn is_understood(&self, mount: &Mount) -> bool {
-        if self.0.lock().is_understood {
-            return true;
-        }
-        let number = self.next(mount);
-        number.into_iter().for_each(|ino| self.give_back(ino));
+/// Whether the metadata takes such changes.
+fn is_understood(mount: &Mount) -> bool {
+    mount.reserved.is_understood() || {
+        let number = next_number(mount);
+        number.into_iter().for_each(|ino| mount.reserved.give_back(ino));
         number.is_some()
-    }
-
-    /// A number was not used.
-    fn give_back(&self, ino: Ino) {
-        self.0.lock().left.push_front(ino);
     }
 }
 
@@ -115,7 +70,7 @@ pub(crate) fn make_later(
     if !is_plain || !is_valid || !is_absent() || has_default_acl(mount, dir) {
         return None;
     }
-    let ino = mount.reserved.next(mount)?;
+    let ino = next_number(mount)?;
     // Held until the change is taken: another change of the name, or a removal of the directory,
     // that is noted before is seen here, and one that is noted after it comes after it.
     let core = dir.core.lock();
@@ -144,7 +99,7 @@ pub(crate) fn remove_later(
     name: &[u8],
     inode: &InodeState,
 ) -> Option<(Removed, Timestamp)> {
-    if mount.tokens.is_none() || !mount.reserved.is_understood(mount) {
+    if mount.tokens.is_none() || !is_understood(mount) {
         return None;
     }
     let removed = {

@@ -1,6 +1,7 @@
 //! Operations on names: lookup, create, link, remove, rename.
 
 use crate::inode::core::{Core, InodeState, NameChange, NameMade};
+use crate::inode::known::is_plain_name;
 use crate::inode::open_table::Pinned;
 use crate::mount::Mount;
 use crate::ops::later::{make_later, remove_later};
@@ -10,7 +11,6 @@ use crate::vfs::{Entry, OpenFlags};
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
 use strake_env::sync::WatchedMutexGuard;
-use strake_proto::limits::NAME_BYTES_MAX;
 use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode, Removed, RenameMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, Timestamp};
 
@@ -97,12 +97,6 @@ pub(crate) fn find(mount: &Mount, dir: &InodeState, name: &[u8]) -> Result<Found
         }
         _ => Err(wrong_reply()),
     }
-}
-
-/// Whether a name is one that a directory can have besides `.` and `..`.
-pub(crate) fn is_plain_name(name: &[u8]) -> bool {
-    let is_valid = !name.is_empty() && name.iter().all(|byte| *byte != b'/' && *byte != 0);
-    is_valid && name != b"." && name != b".." && name.len() <= NAME_BYTES_MAX
 }
 
 /// A change of a name in a directory, noted in what this client knows of it.

@@ -81,24 +81,12 @@ fn insert(
     check_new(new)?;
     let is_directory = new.file_type == FileType::Directory;
     let is_symlink = new.file_type == FileType::Symlink;
-    let (mut default_acl, mut access) = (None, None);
-    let Inode { attr, parent, .. } = match ino {
-        Some(ino) => new.made(parent, ino, txn.time),
-        None => {
-            let directory = txn.inode(parent)?;
-            let passes_on = (directory.permissions, directory.gid);
-            if directory.has_default_acl && !is_symlink {
-                default_acl = inherited(txn, parent)?;
-            }
-            let mut resolved = new.resolved(passes_on);
-            if let Some(acl) = &default_acl {
-                let (permissions, _) = new.inherited(passes_on);
-                (resolved.permissions, access) = acl.inherit(permissions);
-            }
-            resolved.made(parent, txn.next_ino()?, txn.time)
-        }
+    let (resolved, access, default_acl) = match ino {
+        Some(_) => (new.clone(), None, None),
+        None => inherit(txn, parent, new)?,
     };
-    let ino = attr.ino;
+    let ino = ino.map_or_else(|| txn.next_ino(), Ok)?;
+    let Inode { attr, parent, .. } = resolved.made(parent, ino, txn.time);
     txn.counters()?.inodes += 1;
     let mut record = InodeRecord {
         generation: attr.generation,
@@ -144,6 +132,24 @@ fn insert(
     let target = Target { ino, generation: record.generation, file_type: record.file_type };
     txn.insert_inode(ino, record);
     Ok(target)
+}
+
+/// The inode with all that it inherits, its access ACL, and the directory's default ACL.
+fn inherit(
+    txn: &mut Transaction<'_>,
+    parent: Ino,
+    new: &NewInode,
+) -> Result<(NewInode, Option<Acl>, Option<Acl>)> {
+    let directory = txn.inode(parent)?;
+    let passes_on = (directory.permissions, directory.gid);
+    let has_acl = directory.has_default_acl && new.file_type != FileType::Symlink;
+    let default_acl = if has_acl { inherited(txn, parent)? } else { None };
+    let (mut resolved, mut access) = (new.resolved(passes_on), None);
+    if let Some(acl) = &default_acl {
+        let (permissions, _) = new.inherited(passes_on);
+        (resolved.permissions, access) = acl.inherit(permissions);
+    }
+    Ok((resolved, access, default_acl))
 }
 
 /// A directory's default ACL.

@@ -80,7 +80,7 @@ fn run(world: &mut World, rng: &mut Rng, told: Option<&[Vec<MetaReply>]>) -> Vec
                 let (parent, name, ino) = (Ino::ROOT, name.into_bytes(), reserved[0]);
                 change(number, sequence, MetaOp::CreateAs { parent, name, new, ino })
             }
-            _ if sequence % 5 == 0 => {
+            _ if sequence.is_multiple_of(5) => {
                 change(number, sequence, MetaOp::ReserveInodes { count: 2 })
             }
             _ => make(number, sequence),

@@ -24,8 +24,8 @@ pub(crate) fn unlink(
     Ok(MetaReply::Removed(Some(txn.drop_link(dentry.ino, open)?)))
 }
 
-/// Like [`unlink`], if the name leads to `ino`. If not, the client has lost the answer to an earlier
-/// attempt.
+/// Like [`unlink`], if the name leads to `ino`. If not, the client has lost the answer to an
+/// earlier attempt.
 pub(crate) fn remove(
     txn: &mut Transaction<'_>,
     (parent, name): (Ino, &[u8]),
