@@ -2,12 +2,18 @@
 
 use super::canary::Canary;
 use super::{judge, run};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use strake_env::rng::{test_scale, test_seeds};
+use strake_env::thread;
 
 /// Faults of a run.
 const FAULTS: usize = 6;
-/// Runs of `make test`; `make soak` has many times as many.
-const SEEDS: u64 = 8;
+/// Runs of `make test`.
+const SEEDS: u64 = 96;
+/// Runs of a round of `make soak`, which takes other seeds in each.
+const SOAK_SEEDS: u64 = 400;
+/// So many seeds run beside each other: a simulation keeps one processor busy.
+const WORKERS: usize = 2;
 /// Seeds that once failed.
 const FOUND: [u64; 4] = [1097, 1108, 1118, 1120];
 /// A rule that is taken away is missed within so many runs.
@@ -23,19 +29,59 @@ fn outcome(seed: u64, without: Option<Canary>) -> Result<String, String> {
     Ok(format!("{ops} operations, {deaths} deaths, {time:?}, {points} decisions"))
 }
 
+/// Runs a seed, judges it, and says how to do that again if it fails.
+fn try_seed(seed: u64) {
+    match outcome(seed, None) {
+        Ok(text) => println!("seed {seed}: {text}"),
+        Err(report) => panic!(
+            "seed {seed}: {report}\n\
+             STRAKE_SEED={seed} cargo test -p strake-sim clusters_of_which_parts_die"
+        ),
+    }
+}
+
+/// Tries all seeds, on several processors. After one has failed no other one begins.
+fn try_all(seeds: &[u64], try_one: impl Fn(u64) + Sync) {
+    let (next, all_passed) = (AtomicUsize::new(0), AtomicBool::new(true));
+    let work = || {
+        while all_passed.load(Ordering::SeqCst) {
+            let Some(seed) = seeds.get(next.fetch_add(1, Ordering::SeqCst)) else { return };
+            let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| try_one(*seed)));
+            if let Err(panic) = tried {
+                all_passed.store(false, Ordering::SeqCst);
+                std::panic::resume_unwind(panic);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let workers = [(); WORKERS].map(|()| scope.spawn(work));
+        for worker in workers {
+            if let Err(panic) = worker.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    });
+}
+
 #[test]
 fn clusters_of_which_parts_die() {
     let moved = test_seeds(0, 1).start;
     let found = FOUND.into_iter().filter(|_| moved == 0);
-    for seed in test_seeds(0, SEEDS * test_scale()).chain(found) {
-        match outcome(seed, None) {
-            Ok(text) => println!("seed {seed}: {text}"),
-            Err(report) => panic!(
-                "seed {seed}: {report}\n\
-                 STRAKE_SEED={seed} cargo test -p strake-sim clusters_of_which_parts_die"
-            ),
-        }
-    }
+    let count = if test_scale() == 1 { SEEDS } else { SOAK_SEEDS };
+    let seeds: Vec<u64> = test_seeds(0, count).chain(found).collect();
+    try_all(&seeds, try_seed);
+}
+
+#[test]
+fn every_seed_is_tried_once_and_one_that_fails_is_told() {
+    let seeds: Vec<u64> = (0..50).collect();
+    let tries = [(); 50].map(|()| AtomicUsize::new(0));
+    try_all(&seeds, |seed| {
+        tries[seed as usize].fetch_add(1, Ordering::SeqCst);
+    });
+    assert!(tries.iter().all(|tries| tries.load(Ordering::SeqCst) == 1));
+    let failed = std::panic::catch_unwind(|| try_all(&seeds, |seed| assert_ne!(seed, 49)));
+    assert!(failed.is_err(), "the last seed fails");
 }
 
 #[test]
