@@ -35,7 +35,7 @@ demo: build
 demo-cluster: build
 	@scripts/demo-cluster "$(CARGO_TARGET_DIR)/release/strake"
 
-# Formatting, lints, rules and the tests that need no mount. About five minutes when warm.
+# Formatting, lints, rules and the tests that need no mount. Under three minutes when warm.
 check:
 	cargo run -q -p xtask -- check
 

@@ -134,9 +134,16 @@ pub(crate) fn check_steps() -> Vec<Step> {
     ]
 }
 
+/// So many whole clusters are simulated.
+const SIM_CLUSTERS: &str = "96";
+
 /// All steps that CI runs.
 pub(crate) fn test_steps() -> Vec<Step> {
-    let mut steps = check_steps();
+    let more = |step: Step| match step.name {
+        "unit tests" => step.with("STRAKE_SIM_CLUSTERS", SIM_CLUSTERS),
+        _ => step,
+    };
+    let mut steps: Vec<Step> = check_steps().into_iter().map(more).collect();
     steps.push(
         Step::new(
             "documentation",

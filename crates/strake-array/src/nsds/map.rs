@@ -49,9 +49,11 @@ impl NsdSet {
     /// The metadata's.
     pub fn set_status(&self, slot: SlotIndex, status: NsdStatus) -> Result<()> {
         let _serial = self.noting.lock();
+        // Others may have noted it, and this client has not heard of that yet.
+        let known = self.configuration()?.pool.slots.get(usize::from(slot.0)).map(|it| it.state);
         let availability = match self.is_noted(slot) {
             true => NsdAvailability::Unrecovered,
-            false => NsdAvailability::Up,
+            false => known.map_or(NsdAvailability::Up, |known| known.availability),
         };
         let state = NsdState { status, availability };
         self.change_pool(MetaOp::SetNsdState { nsd: self.nsd(slot), state })?;
