@@ -119,6 +119,11 @@ impl MetaLink {
         Ok(())
     }
 
+    /// How many changes the metadata has refused for good of which a program was told.
+    pub fn lost(&self) -> u64 {
+        self.later.lost()
+    }
+
     /// Makes a change that is answered by an inode.
     pub fn apply_inode(&self, op: MetaOp) -> Result<Inode> {
         self.apply_new(op).map(|(inode, _)| inode)

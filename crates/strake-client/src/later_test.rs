@@ -86,6 +86,8 @@ fn what_threads_of_several_mounts_were_told_is_what_the_metadata_comes_to() {
             });
             for mount in mounts {
                 mount.sync().unwrap_or_else(|error| panic!("round {round}: {error}"));
+                // Whoever was told of it may have taken it for a refusal of its own.
+                assert_eq!(mount.array().meta.lost(), 0, "round {round}");
                 dirs.iter().for_each(|dir| agrees(mount, *dir));
             }
         }

@@ -41,6 +41,8 @@ struct Change {
     since: Duration,
     entry: MetaEntry,
     expected: MetaReply,
+    /// It was sent before, and perhaps applied.
+    is_repeated: bool,
 }
 
 #[derive(Default)]
@@ -55,6 +57,8 @@ struct State {
     failure: Option<Error>,
     /// Why a change is lost that nobody has been told of.
     loss: Option<Error>,
+    /// How many are lost.
+    lost: u64,
     thread: Option<JoinHandle<()>>,
     ended: bool,
 }
@@ -74,23 +78,32 @@ impl State {
     /// Takes in the results of the first changes.
     fn take_in(&mut self, results: Vec<Result<MetaReply>>) {
         self.failure = None;
+        let (mut left, mut is_first) = (VecDeque::new(), true);
         let tried: Vec<Change> = self.open.drain(..results.len()).collect();
-        for (change, result) in tried.into_iter().zip(results).rev() {
+        for (mut change, result) in tried.into_iter().zip(results) {
             let error = match result {
                 Ok(reply) if reply == change.expected => continue,
-                // An earlier attempt of which the answer was lost.
-                Ok(MetaReply::Removed(None)) => continue,
-                Ok(_) => Error::new(ErrorKind::Internal, "a change had another outcome"),
+                Ok(MetaReply::Removed(None)) if change.is_repeated => continue,
+                Ok(reply) => Error::new(ErrorKind::Internal, format!("its outcome is {reply:?}")),
                 Err(error) => error,
             };
             if may_pass(error.kind()) {
-                self.open.push_front(change);
-                self.failure = Some(error);
-            } else {
-                error!(target: "metadata", "{:?} is lost: {error}", change.entry.op);
-                self.loss = Some(error);
+                change.is_repeated = true;
+                left.push_back(change);
+                // Those after the first have only waited for it.
+                if std::mem::take(&mut is_first) {
+                    self.failure = Some(error);
+                }
+                continue;
             }
+            is_first = false;
+            let what = "a change of names that a program was told of is lost";
+            error!(target: "metadata", "{what}: {error}: {:?}", change.entry.op);
+            self.lost += 1;
+            self.loss = Some(Error::new(ErrorKind::Io, format!("{what}: {error}")));
         }
+        left.append(&mut self.open);
+        self.open = left;
     }
 }
 
@@ -150,7 +163,7 @@ impl Later {
         }
         state.last += 1;
         let (number, since) = (state.last, shared.clock.monotonic());
-        state.open.push_back(Change { number, since, entry, expected });
+        state.open.push_back(Change { number, since, entry, expected, is_repeated: false });
         shared.count.store(state.open.len() as u64, Ordering::Release);
         if state.open.len() == 1 || state.open.len() == TOGETHER {
             shared.work.notify_one();
@@ -170,6 +183,13 @@ impl Later {
         }
         let state = shared.state.lock();
         shared.wait(state)
+    }
+}
+
+impl Later {
+    /// How many changes are lost.
+    pub(super) fn lost(&self) -> u64 {
+        self.0.state.lock().lost
     }
 }
 

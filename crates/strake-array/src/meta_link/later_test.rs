@@ -135,11 +135,13 @@ fn a_change_that_will_never_be_taken_is_told_of_once() {
         let notes = Arc::<Notes>::default();
         let later = later(&notes);
         *notes.refused.lock() = Some((1, kind));
-        push(&later, 1).expect("taken");
-        assert_eq!(later.settle().expect_err("lost").kind(), kind);
-        later.settle().expect("it was told");
-        push(&later, 2).expect("taken");
+        (1..=3).for_each(|number| push(&later, number).expect("taken"));
+        assert_eq!(later.settle().expect_err("lost").kind(), ErrorKind::Io);
+        later.settle().expect("it was told, and the others are applied");
+        assert_eq!(later.lost(), 1);
+        push(&later, 4).expect("taken");
         later.settle().expect("applied");
+        assert_eq!(*notes.applied.lock(), [2, 3, 4]);
     }
 }
 
@@ -148,7 +150,7 @@ fn another_outcome_than_the_one_that_was_told_is_an_error() {
     let notes = Arc::<Notes>::default();
     let later = later(&notes);
     later.push(entry(1), outcome(2)).expect("taken");
-    assert_eq!(later.settle().expect_err("wrong").kind(), ErrorKind::Internal);
+    assert_eq!(later.settle().expect_err("wrong").kind(), ErrorKind::Io);
 }
 
 #[test]

@@ -50,13 +50,24 @@ impl NsdSet {
     pub fn set_status(&self, slot: SlotIndex, status: NsdStatus) -> Result<()> {
         let _serial = self.noting.lock();
         // Others may have noted it, and this client has not heard of that yet.
-        let known = self.configuration()?.pool.slots.get(usize::from(slot.0)).map(|it| it.state);
-        let availability = match self.is_noted(slot) {
-            true => NsdAvailability::Unrecovered,
-            false => known.map_or(NsdAvailability::Up, |known| known.availability),
+        let known = || -> Result<NsdAvailability> {
+            let slots = self.configuration()?.pool.slots;
+            let known = slots.get(usize::from(slot.0)).map(|it| it.state.availability);
+            Ok(known.unwrap_or(NsdAvailability::Up))
         };
-        let state = NsdState { status, availability };
-        self.change_pool(MetaOp::SetNsdState { nsd: self.nsd(slot), state })?;
+        loop {
+            let availability = match self.is_noted(slot) {
+                true => NsdAvailability::Unrecovered,
+                false => known()?,
+            };
+            let state = NsdState { status, availability };
+            match self.change_pool(MetaOp::SetNsdState { nsd: self.nsd(slot), state }) {
+                Ok(()) => break,
+                // It was noted just now.
+                Err(_) if availability == NsdAvailability::Up && known()? != availability => {}
+                Err(error) => return Err(error),
+            }
+        }
         *self.slot(slot).status.lock() = status;
         Ok(())
     }

@@ -69,6 +69,8 @@ pub(crate) struct Core {
     /// Whether the inode is known to have a name. Beside others it keeps that as long as the token
     /// is held, but for removals of this client.
     named: bool,
+    /// Removals of a name of it that are under way.
+    leaving: u32,
     /// The inode has no name any more. `attr` stays as it was last known.
     pub(crate) removed: bool,
     /// The metadata keeps the inode without a name until it is reaped.
@@ -135,9 +137,9 @@ pub(crate) struct InodeState {
     /// removed or it is reaped. It is held across one metadata call, so an inode that is being
     /// opened is never removed as unused.
     pub(crate) lifetime: WatchedRwLock<Lifetime>,
-    /// Of a directory: held while a name in it is removed or replaced, from the look at what the
-    /// name leads to until the metadata has answered.
-    pub(crate) names: WatchedMutex<Names>,
+    /// Of a directory: held exclusively while a name in it is removed or replaced, from the look at
+    /// what the name leads to until the metadata has answered, and shared while one is made.
+    pub(crate) names: WatchedRwLock<Names>,
     /// One sync of this inode at a time. The contents are taken out under it when a token is given
     /// up. A sync in the background holds no token: without this lock it would tell the metadata
     /// the size of contents that this client has no more.
@@ -146,6 +148,24 @@ pub(crate) struct InodeState {
     /// same, perhaps when they have been set anew, here or by another client.
     pub(crate) telling: WatchedMutex<Telling>,
     pub(crate) core: Mutex<Core>,
+}
+
+/// A name of an inode is being removed, until this is dropped.
+pub(crate) struct Leaving<'a>(&'a InodeState);
+
+impl Leaving<'_> {
+    pub(crate) fn begin(inode: &InodeState) -> Leaving<'_> {
+        let mut core = inode.core.lock();
+        core.named = false;
+        core.leaving += 1;
+        Leaving(inode)
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.core.lock().leaving -= 1;
+    }
 }
 
 impl InodeState {
@@ -181,6 +201,7 @@ impl InodeState {
             acl_epoch: 0,
             acl: None,
             named: false,
+            leaving: 0,
             removed: false,
             orphan: false,
             size_changed: false,
@@ -198,7 +219,7 @@ impl InodeState {
             file: None,
             dirty_since: None,
         };
-        let (lifetime, names) = (WatchedRwLock::default(), WatchedMutex::default());
+        let (lifetime, names) = (WatchedRwLock::default(), WatchedRwLock::default());
         let (syncing, telling) = (WatchedMutex::default(), WatchedMutex::default());
         InodeState { ino, lifetime, names, syncing, telling, core: Mutex::new(core) }
     }
@@ -255,6 +276,18 @@ impl Core {
             self.loaded = true;
             self.access_known = true;
         }
+    }
+
+    /// Takes in an inode that was just made, unless it is known already, or was changed.
+    pub(crate) fn begin_as(&mut self, made: &Inode) {
+        if !self.loaded && self.epoch == 0 {
+            self.absorb(made, 0);
+        }
+    }
+
+    /// The current attributes of an inode that was just made.
+    pub(crate) fn attr_of(&self, made: &Inode) -> Attr {
+        if self.loaded { self.attr() } else { self.merge(made.attr) }
     }
 
     /// Takes in the reply to a change that was asked for at `epoch`. If another change was taken in
@@ -317,9 +350,9 @@ impl Core {
         self.named && !self.removed
     }
 
-    /// A name of the inode is about to be removed.
-    pub(crate) fn doubt_name(&mut self) {
-        self.named = false;
+    /// Whether the inode is known to have a name, and none is being removed.
+    pub(crate) fn stays(&self) -> bool {
+        self.is_named() && self.leaving == 0
     }
 
     /// Notes that a name was removed, and that others are left.

@@ -239,10 +239,13 @@ impl KnownNames {
         }
     }
 
-    /// The directory was just made: it has no names.
+    /// The directory was just made: it has no names, unless another thread has found it and used
+    /// it already.
     pub(crate) fn begin_empty(&mut self, budget: &Arc<NameBudget>) {
-        self.change();
-        self.map = Some(Map::new(budget, true));
+        if self.changes == 0 && self.map.is_none() && self.changing.is_empty() {
+            self.change();
+            self.map = Some(Map::new(budget, true));
+        }
     }
 
     /// The token is about to be given up.
@@ -270,6 +273,9 @@ mod tests {
         assert_eq!(known(&names), None);
         names.learn(names.changes(), (A, Ino(4)), &budget);
         assert_eq!((known(&names), names.get(b"b")), (Some(Some(4)), None));
+        names.begin_empty(&budget);
+        assert_eq!(known(&names), Some(Some(4)), "it is used already");
+        let mut names = KnownNames::default();
         names.begin_empty(&budget);
         names.begin(A);
         names.end(A, Some(Some(Ino(5))));

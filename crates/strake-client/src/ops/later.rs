@@ -11,6 +11,7 @@
 
 use crate::inode::core::InodeState;
 use crate::inode::known::is_plain_name;
+use crate::inode::open_table::Pinned;
 use crate::inode::reserved::Next;
 use crate::mount::Mount;
 use crate::permissions::ACL_DEFAULT;
@@ -55,13 +56,14 @@ fn reserve(mount: &Mount, count: u32) -> Result<VecDeque<Ino>> {
 }
 
 /// Makes an inode with a name, if all that the metadata would decide is known here. The caller
-/// holds the directory exclusively, and may change it. `None`: the metadata has to be asked.
+/// holds the directory exclusively, and may change it. Returns it pinned. `None`: the metadata has
+/// to be asked.
 pub(crate) fn make_later(
     mount: &Mount,
     dir: &InodeState,
     name: &[u8],
     new: &NewInode,
-) -> Option<Inode> {
+) -> Option<(Pinned, Inode)> {
     let tokens = mount.tokens.as_ref()?;
     let is_plain =
         matches!(new.file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
@@ -71,10 +73,19 @@ pub(crate) fn make_later(
         return None;
     }
     let ino = next_number(mount)?;
+    // Nobody can know the number before the change is taken.
+    let inode = mount.table.pin(ino);
+    {
+        let mut core = inode.core.lock();
+        core.no_default_acl = true;
+        if new.file_type == FileType::Directory {
+            core.names.begin_empty(&mount.names);
+        }
+    }
     // Held until the change is taken: another change of the name, or a removal of the directory,
     // that is noted before is seen here, and one that is noted after it comes after it.
     let core = dir.core.lock();
-    let is_known = core.is_access_known() && core.no_default_acl && core.is_named();
+    let is_known = core.is_access_known() && core.no_default_acl && core.stays();
     if !is_known || !core.names.leads_alone_to(name, None) {
         mount.reserved.give_back(ino);
         return None;
@@ -87,7 +98,7 @@ pub(crate) fn make_later(
     mount.array.meta.apply_later(op, time, outcome).ok()?;
     drop(core);
     tokens.keep(ino);
-    Some(made)
+    Some((inode, made))
 }
 
 /// Removes the name of an inode, if all that the metadata would decide is known here. The caller

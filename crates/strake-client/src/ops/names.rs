@@ -1,6 +1,6 @@
 //! Operations on names: lookup, create, link, remove, rename.
 
-use crate::inode::core::{Core, InodeState, NameChange, NameMade};
+use crate::inode::core::{Core, InodeState, Leaving, NameChange, NameMade};
 use crate::inode::known::is_plain_name;
 use crate::inode::open_table::Pinned;
 use crate::mount::Mount;
@@ -10,7 +10,7 @@ use crate::tokens::exclusive;
 use crate::vfs::{Entry, OpenFlags};
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
-use strake_env::sync::WatchedMutexGuard;
+use strake_env::sync::WatchedWriteGuard;
 use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode, Removed, RenameMode};
 use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, Timestamp};
 
@@ -187,11 +187,7 @@ pub(crate) fn enter_new(
     };
     let inode = mount.table.pin(ino);
     mount.table.add_lookups(ino, 1);
-    if made.attr.file_type == FileType::Directory && mount.tokens.is_some() {
-        inode.core.lock().names.begin_empty(&mount.names);
-    }
-    // No other thread knows the inode yet, so its attributes are right whatever else changed.
-    let attr = mount.learn(&inode, made, mount.array.meta.changes());
+    let attr = inode.core.lock().attr_of(made);
     Ok((inode, Entry { attr }))
 }
 
@@ -247,22 +243,41 @@ pub(crate) fn make(
     if device && caller.uid != 0 {
         return Err(ErrorKind::NotPermitted.into());
     }
+    let names = dir.names.read();
     let changing = Changing::begin(mount, &dir, name);
-    if let Some(made) = make_later(mount, &dir, name, &new) {
-        changing.made_inode(&made);
-        let (inode, entry) = enter_new(mount, &made, open)?;
-        inode.core.lock().no_default_acl = true;
-        return Ok((inode, entry, made));
+    let (new, made, is_known) = match make_later(mount, &dir, name, &new) {
+        Some((new, made)) => (new, made, true),
+        None => {
+            let before = mount.array.meta.changes();
+            let making = mount.tokens.as_ref().map(|tokens| tokens.make());
+            let create = MetaOp::Create { parent, name: name.to_vec(), new };
+            let (made, token) = mount.array.meta.apply_new(create)?;
+            if let Some((making, token)) = making.zip(token) {
+                making.made(made.attr.ino, token);
+            }
+            let new = mount.table.pin(made.attr.ino);
+            // Else another thread may have found the inode already, and changed something.
+            let is_alone = mount.array.meta.changes() == before + 1;
+            if is_alone && made.attr.file_type == FileType::Directory && mount.tokens.is_some() {
+                new.core.lock().names.begin_empty(&mount.names);
+            }
+            (new, made, is_alone || mount.tokens.is_none())
+        }
+    };
+    if is_known {
+        // Before other threads find the name.
+        new.core.lock().begin_as(&made);
     }
-    let making = mount.tokens.as_ref().map(|tokens| tokens.make());
-    let create = MetaOp::Create { parent, name: name.to_vec(), new };
-    let (made, token) = mount.array.meta.apply_new(create)?;
     changing.made_inode(&made);
-    if let Some((making, token)) = making.zip(token) {
-        making.made(made.attr.ino, token);
+    drop(names);
+    match enter_new(mount, &made, open) {
+        Ok((inode, entry)) => Ok((inode, entry, made)),
+        Err(error) => {
+            // It was learnt without a token.
+            new.core.lock().forget_all();
+            Err(error)
+        }
     }
-    let (inode, entry) = enter_new(mount, &made, open)?;
-    Ok((inode, entry, made))
 }
 
 /// The description of a new inode for the metadata.
@@ -289,6 +304,7 @@ pub(crate) fn link(
     let dir = mount.table.pin(parent);
     mount.check_directory_change(caller, &dir)?;
     let inode = mount.table.pin(ino);
+    let _names = dir.names.read();
     // Nobody removes another name of it meanwhile, and believes to know how many are left.
     let _no_removal = inode.lifetime.read();
     let epoch = inode.core.lock().epoch();
@@ -337,7 +353,7 @@ fn remove_child(
 ) -> Result<bool> {
     let dir = mount.table.pin(parent);
     let dir_attr = mount.check_directory_change(caller, &dir)?;
-    let _names = dir.names.lock();
+    let _names = dir.names.write();
     if name == b"." || name == b".." {
         // The metadata knows the error for each of them.
         mount.array.meta.apply(removal(parent, name, directory, false))?;
@@ -354,7 +370,7 @@ fn remove_child(
     // An open directory can still be listed, as empty, without the metadata.
     let open = !directory && mount.table.handles(inode.ino) > 0;
     let changing = Changing::begin(mount, &dir, name);
-    inode.core.lock().doubt_name();
+    let _leaving = Leaving::begin(&inode);
     let later = if directory || open { None } else { remove_later(mount, &dir, name, &inode) };
     let (removed, time) = match later {
         Some(done) => done,
@@ -469,7 +485,7 @@ fn rename_children(
     let open = victim.as_ref().is_some_and(|(_, attr)| is_open(mount, attr));
     let changing =
         [(&dirs.0, name), (&dirs.1, new_name)].map(|(dir, name)| Changing::begin(mount, dir, name));
-    victim.iter().for_each(|(victim, _)| victim.core.lock().doubt_name());
+    let _leaving = victim.as_ref().map(|(victim, _)| Leaving::begin(victim));
     let reply = mount.array.meta.apply_timed(MetaOp::Rename {
         parent,
         name: name.to_vec(),
@@ -510,13 +526,13 @@ fn is_open(mount: &Mount, attr: &Attr) -> bool {
 fn lock_names<'a>(
     one: &'a Arc<InodeState>,
     other: &'a Arc<InodeState>,
-) -> (WatchedMutexGuard<'a, ()>, Option<WatchedMutexGuard<'a, ()>>) {
+) -> (WatchedWriteGuard<'a, ()>, Option<WatchedWriteGuard<'a, ()>>) {
     if one.ino == other.ino {
-        return (one.names.lock(), None);
+        return (one.names.write(), None);
     }
     let (first, second) = if one.ino < other.ino { (one, other) } else { (other, one) };
-    let guard = first.names.lock();
-    (guard, Some(second.names.lock()))
+    let guard = first.names.write();
+    (guard, Some(second.names.write()))
 }
 
 /// Checks that the caller may move an inode to another directory. If it is a directory itself, it

@@ -187,6 +187,8 @@ pub(crate) fn tmpfile(
     mount.check_directory_change(caller, &dir)?;
     let new = new_inode(caller, FileType::Regular, permissions);
     let made = mount.array.meta.apply_inode(MetaOp::CreateOrphan { parent, new })?;
+    let new = mount.table.pin(made.attr.ino);
+    new.core.lock().begin_as(&made);
     let (inode, entry) = enter_new(mount, &made, Some(flags))?;
     let open = open_inode(mount, &inode, flags, Some(&made))
         .inspect_err(|_| mount.close(&inode, flags))?;
