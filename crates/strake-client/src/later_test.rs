@@ -86,7 +86,7 @@ fn what_threads_of_several_mounts_were_told_is_what_the_metadata_comes_to() {
             });
             for mount in mounts {
                 mount.sync().unwrap_or_else(|error| panic!("round {round}: {error}"));
-                // Whoever was told of it may have taken it for a refusal of its own.
+                // An operation may have got the error, and ignored it.
                 assert_eq!(mount.array().meta.lost(), 0, "round {round}");
                 dirs.iter().for_each(|dir| agrees(mount, *dir));
             }
@@ -97,7 +97,7 @@ fn what_threads_of_several_mounts_were_told_is_what_the_metadata_comes_to() {
     assert!(later > 500, "{later} changes were told later");
 }
 
-/// What a mount knows of a directory and its files is what the metadata has.
+/// Checks that a mount knows of a directory and its files what the metadata has.
 fn agrees(mount: &StrakeVfs, dir: Ino) {
     let told = |ino| mount.array().meta.query_inode(&MetaQuery::GetInode { ino });
     let seen = mount.getattr(dir).expect("there");
@@ -206,7 +206,7 @@ fn other_mounts_see_at_once_what_was_made_and_removed() {
     world.end();
 }
 
-/// What a new inode inherits is as if the metadata had made it.
+/// A new inode inherits the same as if the metadata had made it.
 #[test]
 fn new_inodes_inherit_what_the_directory_passes_on() {
     let world = World::new("1", 1);
@@ -269,6 +269,28 @@ fn a_new_leader_is_told_what_the_old_one_was_not() {
         let seen = names.map(|name| other.lookup(ROOT, dir, &name).is_ok());
         assert_eq!(seen, [true, false, true]);
     }
+    world.end();
+}
+
+/// A change that is refused for good is told to the next program that needs the metadata, also if
+/// that is asked for an ACL only.
+#[test]
+fn a_change_that_is_lost_is_told_to_the_next_program() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let dir = directory(own, Ino::ROOT, b"dir");
+    make(own, dir, b"first").expect("made");
+    let theirs = directory(other, Ino::ROOT, b"theirs");
+    assert!(own.lookup(ROOT, theirs, b"new").is_err(), "it is known to be absent");
+    own.sync().expect("nothing is lost");
+    own.getattr(theirs).expect("there");
+    world.leader.refuses_later.store(true, Ordering::SeqCst);
+    make(own, dir, b"lost").expect("told");
+    let again = || own.create(ROOT, theirs, b"new", 0o644, RW, true);
+    assert_eq!(again().map(drop).expect_err("of the lost one").kind(), ErrorKind::Io);
+    world.leader.refuses_later.store(false, Ordering::SeqCst);
+    own.release(again().expect("made").1.handle);
+    assert_eq!(own.array().meta.lost(), 1);
     world.end();
 }
 

@@ -298,6 +298,8 @@ pub(crate) struct Leader {
     syncs: AtomicU64,
     /// Changes that programs did not wait for.
     pub(crate) told_later: AtomicU64,
+    /// Whether it refuses such changes, which must not happen.
+    pub(crate) refuses_later: AtomicBool,
     older: AtomicBool,
 }
 
@@ -324,6 +326,7 @@ impl Leader {
             moved,
             heard,
             told_later: AtomicU64::new(0),
+            refuses_later: AtomicBool::new(false),
             older: AtomicBool::new(false),
             listings,
             lookups,
@@ -439,6 +442,9 @@ impl MetaPort for Leader {
         }
         let is_later = matches!(entry.op, MetaOp::CreateAs { .. } | MetaOp::Remove { .. });
         self.told_later.fetch_add(u64::from(is_later), Ordering::SeqCst);
+        if is_later && self.refuses_later.load(Ordering::SeqCst) {
+            return Err(strake_proto::ErrorKind::Exists.into());
+        }
         self.pass_gate(&entry.op);
         let reply = self.service().metadata().apply(entry);
         use MetaOp::{Link, NewObject, Rmdir};

@@ -42,7 +42,7 @@ use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_proto::feature::{self, Feature};
 use strake_proto::limits::MESSAGE_BYTES_MAX;
 use strake_proto::meta::{
-    CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
+    CountedAnswer, CountedEntry, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply, apply_in_order,
 };
 use strake_proto::{Error, ErrorKind, Result, Timestamp};
 
@@ -74,9 +74,9 @@ enum MetaRequest {
 const COUNTED: u8 = 3;
 /// The first byte of a [`MetaRequest::Many`]. A byte with their number follows.
 const MANY: u8 = 4;
-/// So many changes are sent with one message at most,
+/// The most changes of one message.
 const TOGETHER_MAX: usize = 32;
-/// or so many bytes, if it is more than one change.
+/// A message with so many bytes gets no further change.
 const TOGETHER_BYTES_MAX: usize = 256 << 10;
 /// The first byte of a [`MetaRequest::Query`].
 const QUERY: u8 = 0;
@@ -520,7 +520,7 @@ impl MetaPort for MetaClientSession {
     fn apply_all(&self, entries: &[MetaEntry]) -> Vec<Result<MetaReply>> {
         let mut results = Vec::with_capacity(entries.len());
         if self.journal.lock().life == 0 {
-            return entries.iter().map(|entry| self.apply(entry)).collect();
+            return apply_in_order(entries, |entry| self.apply(entry));
         }
         while results.len() < entries.len() {
             if results.last().is_some_and(Result::is_err) {

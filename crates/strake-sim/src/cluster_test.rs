@@ -13,7 +13,7 @@ const SEEDS: u64 = 8;
 const SEEDS_VARIABLE: &str = "STRAKE_SIM_CLUSTERS";
 /// Runs of a round of `make soak`, which takes other seeds in each.
 const SOAK_SEEDS: u64 = 400;
-/// So many seeds run beside each other: a simulation keeps one processor busy.
+/// The seeds that run beside each other: a simulation keeps one processor busy.
 const WORKERS: usize = 2;
 /// Seeds that once failed.
 const FOUND: [u64; 4] = [1097, 1108, 1118, 1120];

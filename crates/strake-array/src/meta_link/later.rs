@@ -26,12 +26,14 @@ use strake_proto::meta::{MetaEntry, MetaPort, MetaReply};
 use strake_proto::{Error, ErrorKind, Result};
 use tracing::error;
 
-/// So many changes are sent at once.
+/// The most changes that are sent at once.
 const TOGETHER: usize = 32;
 /// A change that nobody waits for is sent after that time, with those that have come meanwhile.
 const LINGER: Duration = Duration::from_millis(1);
 /// The most changes that are not applied yet.
 const OPEN_MAX: usize = 256;
+/// The limit of a wait. The port's own limits are lower.
+const WAIT_MAX: Duration = Duration::from_secs(300);
 /// A change that could not be applied is tried again after that time.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -171,11 +173,10 @@ impl Later {
         Ok(())
     }
 
-    /// Waits until all changes that were taken so far are applied. The metadata's port limits how
-    /// long that can be.
+    /// Waits until all changes that were taken so far are applied.
     ///
     /// # Errors
-    /// Of the first that cannot be applied, or of one that is lost.
+    /// Of the first that cannot be applied; `Io` if one is lost; `TimedOut` after a long wait.
     pub(super) fn settle(&self) -> Result<()> {
         let shared = &*self.0;
         if shared.count.load(Ordering::Acquire) == 0 {
@@ -211,6 +212,7 @@ impl Shared {
     /// Waits until the changes so far are applied.
     fn wait(&self, mut state: MutexGuard<'_, State>) -> Result<()> {
         let (upto, mut wait) = (state.last, None);
+        let end = self.clock.monotonic() + WAIT_MAX;
         loop {
             if let Some(error) = state.loss.take() {
                 self.count.store(state.open.len() as u64, Ordering::Release);
@@ -227,7 +229,12 @@ impl Shared {
                 self.work.notify_one();
             }
             wait.get_or_insert_with(|| self.observe.waiters.enter("earlier changes of names", ""));
-            self.moved.wait(&mut state);
+            let now = self.clock.monotonic();
+            if now >= end {
+                let detail = "earlier changes of names do not end: see `strake diag waiters`";
+                return Err(Error::new(ErrorKind::TimedOut, detail));
+            }
+            self.moved.wait_for(&mut state, end - now);
         }
     }
 
@@ -257,7 +264,7 @@ impl Shared {
                     state.take_in(results);
                     let pause = if state.failure.is_some() { AGAIN } else { Duration::ZERO };
                     not_before = self.clock.monotonic() + pause;
-                    // Whoever settles hears of a loss, too.
+                    // The next one who settles hears of a loss, too.
                     let count = state.open.len() + usize::from(state.loss.is_some());
                     self.count.store(count as u64, Ordering::Release);
                     self.moved.notify_all();

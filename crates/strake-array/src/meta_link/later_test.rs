@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::atomic::AtomicBool;
 use strake_env::RealClock;
-use strake_proto::meta::{MetaOp, MetaQuery, Removed};
+use strake_proto::meta::{MetaOp, MetaQuery, Removed, apply_in_order};
 use strake_proto::{ClientId, FileType, Generation, Ino, Timestamp};
 
 /// Metadata that notes what is applied, and with how many others.
@@ -35,13 +35,7 @@ impl MetaPort for Notes {
         if self.is_shut.load(Ordering::SeqCst) {
             return entries.iter().map(|_| Err(ErrorKind::Unreachable.into())).collect();
         }
-        let mut failed = false;
-        let apply = |entry| {
-            let result = if failed { Err(ErrorKind::Busy.into()) } else { self.apply(entry) };
-            failed |= result.is_err();
-            result
-        };
-        entries.iter().map(apply).collect()
+        apply_in_order(entries, |entry| self.apply(entry))
     }
 
     fn sync(&self) -> Result<()> {

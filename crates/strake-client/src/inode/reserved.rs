@@ -6,7 +6,7 @@ use strake_env::sync::Mutex;
 use strake_proto::Ino;
 use strake_proto::limits::INODES_RESERVED_MAX;
 
-/// So many numbers are reserved first, and twice as many each time, up to
+/// The count of numbers that are reserved first. It doubles each time, up to
 /// [`INODES_RESERVED_MAX`].
 const FIRST: u32 = 4;
 /// After a refusal numbers are asked for again after that time.

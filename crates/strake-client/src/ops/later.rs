@@ -5,6 +5,8 @@
 //! follow, and before anything else is asked of it
 //! ([`strake_array::meta_link::MetaLink::apply_later`]).
 //!
+//! An error of an earlier change (`Io`) goes to the program, whichever question brings it.
+//!
 //! - *A name is made* that is known to be absent. The inode is known then, all but its number. So
 //!   the client keeps numbers that it has reserved, each with its token.
 //! - *A name is removed* whose inode is known, and not open here.
@@ -21,22 +23,26 @@ use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode, Removed}
 use strake_proto::{Attr, ErrorKind, FileType, Ino, Result, Timestamp};
 
 /// A reserved number. `None` if the metadata gives none now.
-fn next_number(mount: &Mount) -> Option<Ino> {
+fn next_number(mount: &Mount) -> Result<Option<Ino>> {
     let now = mount.array.clock.monotonic();
     match mount.reserved.next(now) {
-        Next::Number(ino) => Some(ino),
-        Next::Ask(count) => mount.reserved.given(reserve(mount, count).unwrap_or_default(), now),
-        Next::NotNow => None,
+        Next::Number(ino) => Ok(Some(ino)),
+        Next::Ask(count) => match reserve(mount, count) {
+            Err(error) if error.kind() == ErrorKind::Io => Err(error),
+            given => Ok(mount.reserved.given(given.unwrap_or_default(), now)),
+        },
+        Next::NotNow => Ok(None),
     }
 }
 
 /// Whether the metadata takes such changes.
-fn is_understood(mount: &Mount) -> bool {
-    mount.reserved.is_understood() || {
-        let number = next_number(mount);
-        number.into_iter().for_each(|ino| mount.reserved.give_back(ino));
-        number.is_some()
+fn is_understood(mount: &Mount) -> Result<bool> {
+    if !mount.reserved.is_understood()
+        && let Some(ino) = next_number(mount)?
+    {
+        mount.reserved.give_back(ino);
     }
+    Ok(mount.reserved.is_understood())
 }
 
 /// Reserves numbers. Those that come without a token are of no use: the leader has just changed.
@@ -63,16 +69,16 @@ pub(crate) fn make_later(
     dir: &InodeState,
     name: &[u8],
     new: &NewInode,
-) -> Option<(Pinned, Inode)> {
-    let tokens = mount.tokens.as_ref()?;
+) -> Result<Option<(Pinned, Inode)>> {
+    let Some(tokens) = &mount.tokens else { return Ok(None) };
     let is_plain =
         matches!(new.file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
     let is_valid = is_plain_name(name) && new.target.len() <= SYMLINK_BYTES_MAX;
     let is_absent = || dir.core.lock().names.leads_alone_to(name, None);
-    if !is_plain || !is_valid || !is_absent() || has_default_acl(mount, dir) {
-        return None;
+    if !is_plain || !is_valid || !is_absent() || has_default_acl(mount, dir)? {
+        return Ok(None);
     }
-    let ino = next_number(mount)?;
+    let Some(ino) = next_number(mount)? else { return Ok(None) };
     // Nobody can know the number before the change is taken.
     let inode = mount.table.pin(ino);
     {
@@ -88,17 +94,20 @@ pub(crate) fn make_later(
     let is_known = core.is_access_known() && core.no_default_acl && core.stays();
     if !is_known || !core.names.leads_alone_to(name, None) {
         mount.reserved.give_back(ino);
-        return None;
+        return Ok(None);
     }
     let attr = core.attr();
     let (new, time) = (new.resolved((attr.permissions, attr.gid)), mount.array.meta.time());
     let made = new.made(dir.ino, ino, time);
     let op = MetaOp::CreateAs { parent: dir.ino, name: name.to_vec(), new, ino };
     let outcome = MetaReply::Inode(Box::new(made.clone()));
-    mount.array.meta.apply_later(op, time, outcome).ok()?;
+    if mount.array.meta.apply_later(op, time, outcome).is_err() {
+        // The caller asks the metadata. There it waits for the earlier ones, or gets their error.
+        return Ok(None);
+    }
     drop(core);
     tokens.keep(ino);
-    Some((inode, made))
+    Ok(Some((inode, made)))
 }
 
 /// Removes the name of an inode, if all that the metadata would decide is known here. The caller
@@ -109,37 +118,37 @@ pub(crate) fn remove_later(
     dir: &InodeState,
     name: &[u8],
     inode: &InodeState,
-) -> Option<(Removed, Timestamp)> {
-    if mount.tokens.is_none() || !is_understood(mount) {
-        return None;
+) -> Result<Option<(Removed, Timestamp)>> {
+    if mount.tokens.is_none() || !is_understood(mount)? {
+        return Ok(None);
     }
     let removed = {
         let core = inode.core.lock();
         let Attr { ino, generation, file_type, links, .. } = core.attr();
         let is_known = core.is_loaded() && !core.removed && file_type != FileType::Directory;
-        let links = links.checked_sub(1).filter(|_| is_known)?;
+        let Some(links) = links.checked_sub(1).filter(|_| is_known) else { return Ok(None) };
         Removed { ino, generation, file_type, links }
     };
     // Held until the change is taken, as above.
     let core = dir.core.lock();
     if !core.names.leads_alone_to(name, Some(inode.ino)) {
-        return None;
+        return Ok(None);
     }
     let time = mount.array.meta.time();
     let (parent, name) = (dir.ino, name.to_vec());
     let op = MetaOp::Remove { parent, name, ino: inode.ino, open: false };
     let outcome = MetaReply::Removed(Some(removed));
-    mount.array.meta.apply_later(op, time, outcome).ok()?;
-    Some((removed, time))
+    let is_taken = mount.array.meta.apply_later(op, time, outcome).is_ok();
+    Ok(is_taken.then_some((removed, time)))
 }
 
 /// Whether a directory passes an ACL on. This is asked before inodes are made in it, so the answer
 /// is kept. True also if it cannot be told.
-fn has_default_acl(mount: &Mount, dir: &InodeState) -> bool {
+fn has_default_acl(mount: &Mount, dir: &InodeState) -> Result<bool> {
     let epoch = {
         let core = dir.core.lock();
         if core.no_default_acl {
-            return false;
+            return Ok(false);
         }
         core.acl_epoch()
     };
@@ -148,8 +157,9 @@ fn has_default_acl(mount: &Mount, dir: &InodeState) -> bool {
         Err(error) if error.kind() == ErrorKind::NoAttribute => {
             let mut core = dir.core.lock();
             core.no_default_acl = core.acl_epoch() == epoch;
-            !core.no_default_acl
+            Ok(!core.no_default_acl)
         }
-        _ => true,
+        Err(error) if error.kind() == ErrorKind::Io => Err(error),
+        _ => Ok(true),
     }
 }

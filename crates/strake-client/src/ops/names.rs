@@ -23,15 +23,23 @@ const FOLLOWING: u32 = 16;
 impl Mount {
     /// The inode that a name leads to, if others may have tokens of it. It may lead elsewhere as
     /// soon as this returns.
-    fn child(&self, parent: Ino, name: &[u8]) -> Option<Ino> {
-        self.tokens.as_ref()?;
+    ///
+    /// # Errors
+    /// `Io` of the metadata.
+    fn child(&self, parent: Ino, name: &[u8]) -> Result<Option<Ino>> {
+        if self.tokens.is_none() {
+            return Ok(None);
+        }
         let dir = self.table.find(parent);
         if let Some(known) = dir.and_then(|dir| dir.core.lock().names.get(name)) {
-            return known;
+            return Ok(known);
         }
         // The caller holds no token, so that nothing may be learnt.
         let query = MetaQuery::Lookup { parent, name: name.to_vec() };
-        self.array.meta.query_inode(&query).ok().map(|found| found.attr.ino)
+        match self.array.meta.query_inode(&query) {
+            Err(error) if error.kind() == ErrorKind::Io => Err(error),
+            found => Ok(found.ok().map(|found| found.attr.ino)),
+        }
     }
 }
 
@@ -245,7 +253,7 @@ pub(crate) fn make(
     }
     let names = dir.names.read();
     let changing = Changing::begin(mount, &dir, name);
-    let (new, made, is_known) = match make_later(mount, &dir, name, &new) {
+    let (new, made, is_known) = match make_later(mount, &dir, name, &new)? {
         Some((new, made)) => (new, made, true),
         None => {
             let before = mount.array.meta.changes();
@@ -330,7 +338,7 @@ pub(crate) fn remove(
     directory: bool,
 ) -> Result<()> {
     for _ in 0..ATTEMPTS {
-        let child = mount.child(parent, name);
+        let child = mount.child(parent, name)?;
         let _tokens = match child {
             Some(child) => mount.take([exclusive(parent), exclusive(child)])?,
             None => mount.take([exclusive(parent)])?,
@@ -371,7 +379,7 @@ fn remove_child(
     let open = !directory && mount.table.handles(inode.ino) > 0;
     let changing = Changing::begin(mount, &dir, name);
     let _leaving = Leaving::begin(&inode);
-    let later = if directory || open { None } else { remove_later(mount, &dir, name, &inode) };
+    let later = if directory || open { None } else { remove_later(mount, &dir, name, &inode)? };
     let (removed, time) = match later {
         Some(done) => done,
         None => {
@@ -430,7 +438,7 @@ pub(crate) fn rename(
     mode: RenameMode,
 ) -> Result<()> {
     for _ in 0..ATTEMPTS {
-        let children = [mount.child(parent, name), mount.child(new_parent, new_name)];
+        let children = [mount.child(parent, name)?, mount.child(new_parent, new_name)?];
         // A file that is not there is held as its directory is.
         let inos = [children[0].unwrap_or(parent), children[1].unwrap_or(new_parent)];
         let [source, target] = inos.map(exclusive);
