@@ -103,6 +103,8 @@ mod full_test;
 #[cfg(test)]
 mod groups_test;
 #[cfg(test)]
+mod hand_over_test;
+#[cfg(test)]
 mod known_test;
 #[cfg(test)]
 mod late_mount_test;
