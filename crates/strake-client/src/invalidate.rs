@@ -119,7 +119,7 @@ pub struct Dropped {
     state: Arc<State>,
 }
 
-thread_local! {
+strake_env::local! {
     static SERVES: Cell<bool> = const { Cell::new(false) };
 }
 

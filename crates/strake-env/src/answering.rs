@@ -51,7 +51,7 @@ impl Waits {
     }
 }
 
-thread_local! {
+crate::local! {
     static ANSWERING: Cell<bool> = const { Cell::new(false) };
     /// The time of the waits that have ended within the current one.
     static INNER: Cell<u64> = const { Cell::new(0) };

@@ -18,7 +18,7 @@ pub struct Cause {
     pub process: u32,
 }
 
-thread_local! {
+crate::local! {
     static CAUSE: Cell<Cause> = const { Cell::new(Cause { request: 0, inode: 0, process: 0 }) };
 }
 

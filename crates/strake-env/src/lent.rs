@@ -21,7 +21,7 @@ struct Loan {
     kept: bool,
 }
 
-thread_local! {
+crate::local! {
     /// The memory that this thread lends at this moment.
     static LOAN: Cell<Option<Loan>> = const { Cell::new(None) };
 }

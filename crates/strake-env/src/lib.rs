@@ -11,6 +11,7 @@ pub mod disk;
 pub mod fan_out;
 pub mod lent;
 pub mod links;
+pub mod local;
 pub mod lock_waits;
 pub mod net;
 pub mod process;

@@ -56,7 +56,7 @@ pub struct LockHolder {
 /// in a simulation: nothing that the scheduler decides happens under it.
 static ROWS: parking_lot::Mutex<Vec<Arc<Row>>> = parking_lot::Mutex::new(Vec::new());
 
-thread_local! {
+crate::local! {
     static OWN: Own = Own::new();
 }
 

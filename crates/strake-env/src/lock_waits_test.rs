@@ -82,7 +82,7 @@ fn a_wait_is_listed_with_the_holder_and_since_when() {
 
 #[test]
 fn all_readers_are_named_and_a_thread_that_upgrades_waits_for_the_others() {
-    simulate(1, || {
+    simulate(2, || {
         let library = WatchedRwLock::<Library, u64>::default();
         thread::scope(|scope| {
             for (delay, reader) in [(0, "first"), (2, "second")] {

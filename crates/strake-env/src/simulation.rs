@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! scheduler   the baton, decision points, time, deadlocks
+//! stacks      the stacks of the simulated threads, and switching between them
 //! lock        mutexes, read-write locks, condition variables
 //! thread      spawning, joining, scopes
 //! channel     channels, on those locks
@@ -27,8 +28,8 @@ mod channel;
 mod entropy;
 mod lock;
 mod network;
-mod processor;
 mod scheduler;
+pub(crate) mod stacks;
 mod thread;
 mod threads;
 mod trace;
@@ -41,7 +42,8 @@ pub(crate) mod seam {
         RwLockWriteGuard, WaitTimeoutResult,
     };
     pub use super::thread::{
-        Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, yield_now,
+        Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, ThreadId, current, scope, spawn,
+        yield_now,
     };
 }
 
@@ -51,7 +53,8 @@ pub use trace::{Line, Trace};
 pub(crate) use entropy::fill as fill_entropy;
 
 use crate::Rng;
-use scheduler::{Here, Scheduler, here};
+use scheduler::{Here, Scheduler};
+use stacks::here;
 use std::panic::Location;
 use std::time::Duration;
 
@@ -151,18 +154,15 @@ pub fn run<T: Send + 'static>(
     let scheduler = Scheduler::new(Options { switch_one_in, ..options }, rng);
     let first = scheduler.first();
     let (sender, receiver) = std::sync::mpsc::channel();
-    let processor = processor::Processor::take();
-    let thread = std::thread::Builder::new().name("main".to_owned()).spawn({
-        let (first, processor) = (first.clone(), processor.number());
-        move || {
-            processor::enter(processor);
-            // Nobody receives it if the simulation failed meanwhile.
-            let _ = sender.send(first.run(work));
-        }
+    let thread = std::thread::Builder::new().name("main".to_owned()).spawn(move || {
+        // Nobody receives it if the simulation failed meanwhile.
+        stacks::run(first, Box::new(move || drop(sender.send(work()))));
     });
-    thread.expect("the system has threads left");
-    let ended = scheduler.drive(&first);
-    // The first thread hands the baton on just before it returns its result.
+    let thread = thread.expect("the system has threads left");
+    let ended = scheduler.watch();
+    if !ended.is_stuck {
+        thread.join().expect("invariant: panics end on the stacks of simulated threads");
+    }
     let result = ended.result.and_then(|()| {
         let result = receiver.recv();
         result.map_err(|_| "the first thread returned nothing".to_owned())

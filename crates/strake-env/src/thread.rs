@@ -6,13 +6,18 @@
 
 #[cfg(any(test, feature = "simulation"))]
 pub use crate::simulation::seam::{
-    Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, yield_now,
+    Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, ThreadId, current, scope, spawn,
+    yield_now,
 };
+pub use std::thread::available_parallelism;
 #[cfg(not(any(test, feature = "simulation")))]
-pub use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope, spawn, yield_now};
-pub use std::thread::{Thread, ThreadId, available_parallelism, current};
+pub use std::thread::{
+    Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, ThreadId, current, scope, spawn,
+    yield_now,
+};
 
-/// The number by which the kernel knows this thread, as `top -H` and `/proc` show it.
+/// The number by which the kernel knows this thread, as `top -H` and `/proc` show it. All threads
+/// of a simulation have the same one, because they run on one thread of the kernel's.
 #[inline]
 pub fn number() -> u32 {
     thread_local! {

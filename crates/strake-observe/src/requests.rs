@@ -278,7 +278,7 @@ impl Requests {
 
     /// Reads the name of a process that this thread has not just worked for, unless it is known.
     fn learn(&self, process: u32) {
-        thread_local! {
+        strake_env::local! {
             static LAST: Cell<u32> = const { Cell::new(0) };
         }
         if LAST.replace(process) == process || self.names.lock().contains_key(&process) {
@@ -321,7 +321,7 @@ impl Requests {
 /// The table that the calling thread adds to.
 fn own_table() -> usize {
     static LAST: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
+    strake_env::local! {
         static TABLE: Cell<usize> = const { Cell::new(usize::MAX) };
     }
     if TABLE.get() == usize::MAX {

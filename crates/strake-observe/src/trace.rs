@@ -105,7 +105,7 @@ impl ThreadLabel {
 
     fn of_this_thread() -> ThreadLabel {
         static LAST: AtomicU32 = AtomicU32::new(0);
-        thread_local! {
+        strake_env::local! {
             static LABEL: ThreadLabel = {
                 let number = LAST.fetch_add(1, Relaxed) + 1;
                 let label =
@@ -222,7 +222,7 @@ const SERVED: usize = 8;
 /// reading of the clock and a lock.
 const PASSED_MAX: u32 = 64;
 
-thread_local! {
+strake_env::local! {
     static LAST_PROCESSES: [Cell<Served>; SERVED] = const {
         [const { Cell::new(Served { process: 0, trace: 0, passed: 0, left: 0 }) }; SERVED]
     };

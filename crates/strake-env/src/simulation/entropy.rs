@@ -6,7 +6,7 @@
 //! the kernel's. So the order in which a hash map is walked is the same in two runs of a seed.
 #![allow(unsafe_code, reason = "a function of the C library is replaced")]
 
-use super::scheduler::here;
+use super::stacks::here;
 
 /// Fills `bytes` from the simulation's seed; false if this thread is not simulated.
 pub(crate) fn fill(bytes: &mut [u8]) -> bool {

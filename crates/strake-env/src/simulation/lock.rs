@@ -5,7 +5,8 @@
 //! a lock never blocks a thread that holds the baton.
 #![allow(unsafe_code, reason = "the traits of raw locks are unsafe")]
 
-use super::scheduler::{Awaited, Here, here};
+use super::scheduler::{Awaited, Here};
+use super::stacks::here;
 use parking_lot::lock_api::{self, GuardNoSend, RawMutex as _, RawRwLock as _};
 use std::panic::Location;
 use std::time::{Duration, Instant};

@@ -8,7 +8,8 @@
 //!
 //! Listeners are known by the text of their endpoint, over all processes of one simulation.
 
-use super::scheduler::{Awaited, Here, Scheduler, here};
+use super::scheduler::{Awaited, Here, Scheduler};
+use super::stacks::here;
 use crate::stream::Endpoint;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -1,8 +1,8 @@
 //! The scheduler: one thread holds the baton, and the seed decides which thread gets it next.
 //!
-//! Each simulated thread is a thread of the operating system that sleeps until it is handed the
-//! baton. It hands the baton on at *decision points* ([`Here::point`]) and where it must wait
-//! ([`Here::block`]). Between two points no other thread runs, so a simulated lock needs no atomic
+//! All simulated threads of a simulation run on one thread of the operating system, each on a stack
+//! of its own (`stacks`). A thread hands the baton on at *decision points* ([`Here::point`]) and
+//! where it must wait ([`Here::block`]). Between two points no other thread runs, so a simulated lock needs no atomic
 //! protocol, and "release the lock and wait" is one step.
 //!
 //! **Time** belongs to the scheduler. Each point takes a microsecond. When no thread can run, time
@@ -14,11 +14,11 @@
 
 use super::threads::{Status, Thread, Threads};
 use super::trace::{Line, Trace};
-use super::{Options, Place};
+use super::{Options, Place, stacks};
 use crate::Rng;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// What a decision point takes in simulated time: so threads that look at a clock again and again
@@ -41,26 +41,6 @@ pub(crate) enum Awaited {
     Time,
     /// Something to happen at this end of a simulated connection, or at this listener.
     Network(u64),
-}
-
-/// A thread's turn: it sleeps until it is given the baton.
-#[derive(Default)]
-pub(super) struct Turn {
-    given: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Turn {
-    fn give(&self) {
-        *self.given.lock() = true;
-        self.changed.notify_one();
-    }
-
-    fn take(&self) {
-        let mut given = self.given.lock();
-        self.changed.wait_while(&mut given, |given| !*given);
-        *given = false;
-    }
 }
 
 pub(crate) struct State {
@@ -132,11 +112,6 @@ impl State {
         waiting.len()
     }
 
-    fn turn(&self, id: usize) -> Arc<Turn> {
-        let thread = self.threads.get(id).expect("invariant: it can run");
-        Arc::clone(&thread.turn)
-    }
-
     /// Whether a race is planted.
     pub(crate) fn has_canary(&self) -> bool {
         self.options.has_canary
@@ -173,6 +148,8 @@ impl State {
 
 /// One simulation.
 pub(crate) struct Scheduler {
+    /// No two simulations of a process have the same one.
+    number: u64,
     state: Mutex<State>,
     ended: Condvar,
     pub(crate) network: super::network::Links,
@@ -185,16 +162,6 @@ pub(crate) struct Here {
     id: usize,
 }
 
-thread_local! {
-    static HERE: RefCell<Option<Here>> = const { RefCell::new(None) };
-}
-
-/// The simulated thread that this thread is, if it is one.
-pub(crate) fn here() -> Option<Here> {
-    // A thread that is ending has nothing more to decide.
-    HERE.try_with(|here| here.borrow().clone()).ok().flatten()
-}
-
 /// What became of a simulation.
 pub(crate) struct Ended {
     pub(crate) result: Result<(), String>,
@@ -202,6 +169,8 @@ pub(crate) struct Ended {
     pub(crate) left: Vec<String>,
     pub(crate) now: Duration,
     pub(crate) points: u64,
+    /// Whether a thread blocks outside the seam, and so keeps the thread that all run on.
+    pub(crate) is_stuck: bool,
 }
 
 impl Scheduler {
@@ -218,7 +187,9 @@ impl Scheduler {
             over: None,
         };
         let network = super::network::Links::default();
-        Arc::new(Scheduler { state: Mutex::new(state), ended: Condvar::new(), network })
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Relaxed);
+        Arc::new(Scheduler { number, state: Mutex::new(state), ended: Condvar::new(), network })
     }
 
     /// Adds a thread that can run.
@@ -233,10 +204,9 @@ impl Scheduler {
         self.add("main".to_owned(), 0, None)
     }
 
-    /// Gives the baton to the first thread and waits until the simulation is over.
-    pub(crate) fn drive(&self, first: &Here) -> Ended {
-        let turn = first.turn();
-        turn.give();
+    /// Waits until the simulation is over, which runs on another thread of the operating system.
+    pub(crate) fn watch(&self) -> Ended {
+        let mut is_stuck = false;
         let mut state = self.state.lock();
         while state.over.is_none() {
             let points = state.points;
@@ -244,12 +214,13 @@ impl Scheduler {
             if timed_out && state.over.is_none() && state.points == points {
                 let what = "a thread blocks outside the seam: no decision for a minute";
                 state.over = Some(Err(state.report(what)));
+                is_stuck = true;
             }
         }
         let result = state.over.clone().expect("invariant: looked at above");
         let left = state.threads.all().map(|(_, thread)| state.describe(thread)).collect();
         let trace = std::mem::take(&mut state.trace);
-        Ended { result, trace, left, now: state.now, points: state.points }
+        Ended { result, trace, left, now: state.now, points: state.points, is_stuck }
     }
 
     fn end(&self, state: &mut State, result: Result<(), String>) {
@@ -259,10 +230,6 @@ impl Scheduler {
 }
 
 impl Here {
-    fn turn(&self) -> Arc<Turn> {
-        self.mine(|thread| Arc::clone(&thread.turn))
-    }
-
     /// Looks at this thread, or changes it.
     fn mine<T>(&self, work: impl FnOnce(&mut Thread) -> T) -> T {
         self.with(|state| work(state.threads.running(self.id)))
@@ -288,7 +255,7 @@ impl Here {
         self.scheduler.end(&mut state, Err(report));
         drop(state);
         loop {
-            std::thread::park();
+            stacks::suspend(None);
         }
     }
 
@@ -333,10 +300,8 @@ impl Here {
         if next == self.id {
             return;
         }
-        let (mine, other) = (state.turn(self.id), state.turn(next));
         drop(state);
-        other.give();
-        mine.take();
+        stacks::suspend(Some(next));
     }
 
     /// Ends waits for `on`.
@@ -395,31 +360,33 @@ impl Here {
         self.with(|state| state.threads.remove(self.id));
     }
 
+    /// Tells it from the threads of all simulations of this process.
+    pub(crate) fn identity(&self) -> u64 {
+        (self.scheduler.number << 32) | self.id as u64
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> String {
+        self.mine(|thread| thread.name.clone())
+    }
+
     /// Its number.
     pub(crate) fn id(&self) -> usize {
         self.id
     }
 
-    /// Is this thread from now on: waits for its turn, works, and hands the baton on for good.
-    pub(crate) fn run<T>(self, work: impl FnOnce() -> T) -> T {
-        let turn = self.turn();
-        HERE.set(Some(self.clone()));
-        turn.take();
+    /// Works as this thread. Returns the thread that gets the baton then, or `None` at the end of
+    /// the simulation.
+    pub(super) fn run(&self, work: impl FnOnce()) -> Option<usize> {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-        match result {
-            Ok(result) => {
-                self.finish();
-                result
-            }
-            Err(payload) => {
-                let name = self.mine(|thread| thread.name.clone());
-                self.fail(format!("the thread {name} panicked: {}", panic_text(&*payload)));
-            }
+        if let Err(payload) = result {
+            let name = self.mine(|thread| thread.name.clone());
+            self.fail(format!("the thread {name} panicked: {}", panic_text(&*payload)));
         }
+        self.finish()
     }
 
-    fn finish(&self) {
-        HERE.set(None);
+    fn finish(&self) -> Option<usize> {
         let mut state = self.scheduler.state.lock();
         let line = Line { thread: self.id as u32, what: "end", place: None, numbers: [0, 0] };
         state.trace.add(line);
@@ -428,12 +395,9 @@ impl Here {
         if self.id == 0 {
             state.main_ended = true;
         }
-        match state.next() {
-            Some(next) => {
-                let turn = state.turn(next);
-                drop(state);
-                turn.give();
-            }
+        let next = state.next();
+        match next {
+            Some(_) => {}
             // What is left then waits for something that only a next call would bring.
             None if state.main_ended => self.scheduler.end(&mut state, Ok(())),
             None => {
@@ -441,6 +405,7 @@ impl Here {
                 self.scheduler.end(&mut state, Err(report));
             }
         }
+        next
     }
 
     /// Whether that thread has ended.

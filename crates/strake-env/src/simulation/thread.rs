@@ -1,8 +1,11 @@
 //! Threads that the scheduler runs, where the thread that spawns them is simulated.
 
-use super::scheduler::{Here, here};
+use super::scheduler::Here;
+use super::stacks::{self, here};
+use parking_lot::Mutex;
 use std::io;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::sync::Arc;
 
 /// Makes a thread, as [`std::thread::Builder`].
 #[derive(Debug)]
@@ -39,17 +42,11 @@ impl Builder {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<JoinHandle<T>> {
         let Some(here) = here() else {
-            return Ok(JoinHandle { inner: self.inner.spawn(work)?, simulated: None });
+            return Ok(JoinHandle(Handle::plain(self.inner.spawn(work)?)));
         };
-        let there = here.add(self.name, None);
-        let simulated = Some(there.id());
-        let spawned = self.inner.spawn({
-            let there = there.clone();
-            move || there.run(work)
-        });
-        let inner = spawned.inspect_err(|_| there.withdraw())?;
+        let simulated = Simulated::start(&here, self.name, None, work)?;
         here.point("spawn", Location::caller());
-        Ok(JoinHandle { inner, simulated })
+        Ok(JoinHandle(Handle::Simulated(simulated)))
     }
 
     /// Starts it in a scope.
@@ -64,17 +61,11 @@ impl Builder {
     ) -> io::Result<ScopedJoinHandle<'scope, T>> {
         let Some(here) = here() else {
             let inner = self.inner.spawn_scoped(&scope.inner, work)?;
-            return Ok(ScopedJoinHandle { inner, simulated: None });
+            return Ok(ScopedJoinHandle(Handle::plain(inner)));
         };
-        let there = here.add(self.name, Some(scope.number()));
-        let simulated = Some(there.id());
-        let spawned = self.inner.spawn_scoped(&scope.inner, {
-            let there = there.clone();
-            move || there.run(work)
-        });
-        let inner = spawned.inspect_err(|_| there.withdraw())?;
+        let simulated = Simulated::start(&here, self.name, Some(scope.number()), work)?;
         here.point("spawn", Location::caller());
-        Ok(ScopedJoinHandle { inner, simulated })
+        Ok(ScopedJoinHandle(Handle::Simulated(simulated)))
     }
 }
 
@@ -87,27 +78,71 @@ pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Jo
     Builder::new().spawn(work).expect("the system has threads left")
 }
 
-/// Waits with the scheduler for the end of a simulated thread, so that the plain join that follows
-/// returns at once.
-fn await_end(simulated: Option<usize>, place: super::Place) {
-    if let (Some(here), Some(id)) = (here(), simulated) {
-        here.join(id, place);
+/// A thread's end.
+#[derive(Debug)]
+enum Handle<H, T> {
+    Plain(H),
+    Simulated(Simulated<T>),
+}
+
+/// A simulated thread.
+#[derive(Debug)]
+struct Simulated<T> {
+    id: usize,
+    thread: Thread,
+    /// What it returned. It is there before the thread ends.
+    result: Arc<Mutex<Option<T>>>,
+}
+
+impl<T> Simulated<T> {
+    /// Starts a thread. If it has a scope, the scope waits for its end.
+    #[allow(unsafe_code, reason = "a thread of a scope borrows for less than for ever")]
+    fn start<'work>(
+        here: &Here,
+        name: Option<String>,
+        scope: Option<usize>,
+        work: impl FnOnce() -> T + 'work,
+    ) -> io::Result<Simulated<T>>
+    where
+        T: 'work,
+    {
+        let there = here.add(name.clone(), scope);
+        let id = there.id();
+        let result = Arc::new(Mutex::new(None));
+        let work: Box<dyn FnOnce() + 'work> = Box::new({
+            let result = Arc::clone(&result);
+            move || *result.lock() = Some(work())
+        });
+        // SAFETY: only the lifetime changes. A thread without a scope borrows nothing, as `spawn`
+        // says. A thread of a scope has ended before the scope returns: its stack and its values
+        // are gone before any other thread runs. A scope of a simulation that failed never returns.
+        let work: Box<dyn FnOnce()> = unsafe { std::mem::transmute(work) };
+        let (name, number) = (name.map(Arc::from), there.identity());
+        let thread = Thread(Who::Simulated { number, name });
+        stacks::add(there.clone(), work).inspect_err(|_| there.withdraw())?;
+        Ok(Simulated { id, thread, result })
+    }
+
+    fn join(self, place: super::Place) -> T {
+        let here = here().expect("only a simulated thread joins a simulated thread");
+        here.join(self.id, place);
+        self.result.lock().take().expect("invariant: a thread that panics ends the simulation")
+    }
+
+    fn is_finished(&self) -> bool {
+        here().is_some_and(|here| here.has_ended(self.id))
     }
 }
 
-fn is_finished(simulated: Option<usize>, plain: impl Fn() -> bool) -> bool {
-    match (here(), simulated) {
-        (Some(here), Some(id)) => here.has_ended(id),
-        _ => plain(),
+impl<H, T> Handle<H, T> {
+    fn plain(handle: H) -> Handle<H, T> {
+        Handle::Plain(handle)
     }
 }
 
 /// A thread's end, as [`std::thread::JoinHandle`].
 #[derive(Debug)]
-pub struct JoinHandle<T> {
-    inner: std::thread::JoinHandle<T>,
-    simulated: Option<usize>,
-}
+pub struct JoinHandle<T>(Handle<std::thread::JoinHandle<T>, T>);
 
 impl<T> JoinHandle<T> {
     /// Waits for its end.
@@ -116,19 +151,65 @@ impl<T> JoinHandle<T> {
     /// What it panicked with.
     #[track_caller]
     pub fn join(self) -> std::thread::Result<T> {
-        await_end(self.simulated, Location::caller());
-        self.inner.join()
+        match self.0 {
+            Handle::Plain(handle) => handle.join(),
+            Handle::Simulated(thread) => Ok(thread.join(Location::caller())),
+        }
     }
 
     /// The thread itself.
-    pub fn thread(&self) -> &std::thread::Thread {
-        self.inner.thread()
+    pub fn thread(&self) -> Thread {
+        match &self.0 {
+            Handle::Plain(handle) => Thread(Who::Plain(handle.thread().clone())),
+            Handle::Simulated(simulated) => simulated.thread.clone(),
+        }
     }
 
     /// Whether it has ended.
     pub fn is_finished(&self) -> bool {
-        is_finished(self.simulated, || self.inner.is_finished())
+        match &self.0 {
+            Handle::Plain(handle) => handle.is_finished(),
+            Handle::Simulated(thread) => thread.is_finished(),
+        }
     }
+}
+
+/// Who runs, as [`std::thread::Thread`].
+#[derive(Clone, Debug)]
+pub struct Thread(Who);
+
+#[derive(Clone, Debug)]
+enum Who {
+    Plain(std::thread::Thread),
+    Simulated { number: u64, name: Option<Arc<str>> },
+}
+
+/// Tells a thread from all others of the process, as [`std::thread::ThreadId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ThreadId(Result<std::thread::ThreadId, u64>);
+
+impl Thread {
+    /// Its identity.
+    pub fn id(&self) -> ThreadId {
+        ThreadId(match &self.0 {
+            Who::Plain(thread) => Ok(thread.id()),
+            Who::Simulated { number, .. } => Err(*number),
+        })
+    }
+
+    /// Its name, if it has one.
+    pub fn name(&self) -> Option<&str> {
+        match &self.0 {
+            Who::Plain(thread) => thread.name(),
+            Who::Simulated { name, .. } => name.as_deref(),
+        }
+    }
+}
+
+/// The calling thread, as [`std::thread::current`].
+pub fn current() -> Thread {
+    let Some(here) = here() else { return Thread(Who::Plain(std::thread::current())) };
+    Thread(Who::Simulated { number: here.identity(), name: Some(here.name().into()) })
 }
 
 /// Where threads are spawned that may borrow, as [`std::thread::Scope`].
@@ -166,10 +247,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
 /// The end of a thread of a scope, as [`std::thread::ScopedJoinHandle`].
 #[derive(Debug)]
-pub struct ScopedJoinHandle<'scope, T> {
-    inner: std::thread::ScopedJoinHandle<'scope, T>,
-    simulated: Option<usize>,
-}
+pub struct ScopedJoinHandle<'scope, T>(Handle<std::thread::ScopedJoinHandle<'scope, T>, T>);
 
 impl<T> ScopedJoinHandle<'_, T> {
     /// Waits for its end.
@@ -178,18 +256,26 @@ impl<T> ScopedJoinHandle<'_, T> {
     /// What it panicked with.
     #[track_caller]
     pub fn join(self) -> std::thread::Result<T> {
-        await_end(self.simulated, Location::caller());
-        self.inner.join()
+        match self.0 {
+            Handle::Plain(handle) => handle.join(),
+            Handle::Simulated(thread) => Ok(thread.join(Location::caller())),
+        }
     }
 
     /// The thread itself.
-    pub fn thread(&self) -> &std::thread::Thread {
-        self.inner.thread()
+    pub fn thread(&self) -> Thread {
+        match &self.0 {
+            Handle::Plain(handle) => Thread(Who::Plain(handle.thread().clone())),
+            Handle::Simulated(simulated) => simulated.thread.clone(),
+        }
     }
 
     /// Whether it has ended.
     pub fn is_finished(&self) -> bool {
-        is_finished(self.simulated, || self.inner.is_finished())
+        match &self.0 {
+            Handle::Plain(handle) => handle.is_finished(),
+            Handle::Simulated(thread) => thread.is_finished(),
+        }
     }
 }
 

@@ -2,9 +2,8 @@
 //! long with a thousand threads as with ten.
 
 use super::Place;
-use super::scheduler::{Awaited, Turn};
+use super::scheduler::Awaited;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Whether a thread can run.
@@ -30,14 +29,13 @@ pub(super) struct Thread {
     pub(super) calm: usize,
     /// Where its last decision point was.
     pub(super) place: Place,
-    pub(super) turn: Arc<Turn>,
 }
 
 impl Thread {
     /// A thread that can run.
     pub(super) fn new(name: String, process: u32, scope: Option<usize>, place: Place) -> Thread {
-        let (status, turn) = (Status::Ready, Arc::default());
-        Thread { name, process, scope, status, timed_out: false, calm: 0, place, turn }
+        let status = Status::Ready;
+        Thread { name, process, scope, status, timed_out: false, calm: 0, place }
     }
 
     /// Whether it can run.

@@ -104,7 +104,7 @@ pub(super) fn note_thread(label: ThreadLabel) {
 /// looked up, by their addresses.
 fn operation_number(name: &'static str) -> u16 {
     const KEPT: usize = 64;
-    thread_local! {
+    strake_env::local! {
         static LAST: [Cell<(usize, usize, u16)>; KEPT] =
             const { [const { Cell::new((0, 0, 0)) }; KEPT] };
     }
