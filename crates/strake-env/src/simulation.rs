@@ -4,6 +4,7 @@
 //! ```text
 //! scheduler   the baton, decision points, time, deadlocks
 //! stacks      the stacks of the simulated threads, and switching between them
+//! local       values of each thread
 //! lock        mutexes, read-write locks, condition variables
 //! thread      spawning, joining, scopes
 //! channel     channels, on those locks
@@ -26,6 +27,7 @@
 
 mod channel;
 mod entropy;
+pub(crate) mod local;
 mod lock;
 mod network;
 mod scheduler;

@@ -359,3 +359,54 @@ fn what_a_buffer_held_before_a_read_is_no_part_of_the_trace() {
     assert_eq!(read(1, 7).difference(&read(2, 7)), None);
     assert!(read(1, 7).difference(&read(1, 8)).is_some(), "what was written is a part");
 }
+
+crate::local! {
+    static OWN_NUMBER: std::cell::Cell<u32> = const { std::cell::Cell::new(7) };
+}
+
+#[test]
+fn each_simulated_thread_has_values_a_name_and_an_identity_of_its_own() {
+    let outcome = run(Options::new(1), || {
+        OWN_NUMBER.set(1);
+        let other = thread::Builder::new().name("other".to_owned()).spawn(|| {
+            let first = OWN_NUMBER.replace(2);
+            point();
+            let me = thread::current();
+            (first, OWN_NUMBER.get(), me.id(), me.name().map(str::to_owned))
+        });
+        let other = other.expect("a thread");
+        let id = other.thread().id();
+        let seen = other.join().expect("it ends");
+        assert_eq!(seen, (7, 2, id, Some("other".to_owned())));
+        assert_eq!(OWN_NUMBER.get(), 1);
+        assert_ne!(thread::current().id(), id);
+    });
+    outcome.expect();
+}
+
+#[test]
+fn a_thread_that_is_left_is_not_unwound_and_one_that_ends_drops_its_values() {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    static LEFT: AtomicU32 = AtomicU32::new(0);
+    static ENDED: AtomicU32 = AtomicU32::new(0);
+    struct Counts(&'static AtomicU32);
+    impl Drop for Counts {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+    crate::local! {
+        static COUNTS: Counts = Counts(&ENDED);
+    }
+    let outcome = run(Options::new(1), || {
+        let (sender, receiver) = crate::channel::channel::<()>();
+        std::mem::forget(sender);
+        thread::spawn(move || {
+            let _counts = Counts(&LEFT);
+            let _ = receiver.recv();
+        });
+        thread::spawn(|| COUNTS.with(|_| ())).join().expect("it ends");
+    });
+    assert_eq!(outcome.left.len(), 1);
+    assert_eq!((LEFT.load(SeqCst), ENDED.load(SeqCst)), (0, 1));
+}

@@ -2,15 +2,15 @@
 //!
 //! All simulated threads of a simulation run on one thread of the operating system, each on a stack
 //! of its own (`stacks`). A thread hands the baton on at *decision points* ([`Here::point`]) and
-//! where it must wait ([`Here::block`]). Between two points no other thread runs, so a simulated lock needs no atomic
-//! protocol, and "release the lock and wait" is one step.
+//! where it must wait ([`Here::block`]). Between two points no other thread runs, so a simulated
+//! lock needs no atomic protocol, and "release the lock and wait" is one step.
 //!
 //! **Time** belongs to the scheduler. Each point takes a microsecond. When no thread can run, time
 //! jumps to the earliest time limit of a waiting thread. When no thread has a limit either, the
 //! simulation fails with the name of each thread, what it waits for, and where.
 //!
 //! **Failure.** After a deadlock or a panic no thread gets the baton again. The threads of a failed
-//! simulation stay where they are, and the process that found the failure ends soon.
+//! simulation stay where they are, and are given up without being unwound.
 
 use super::threads::{Status, Thread, Threads};
 use super::trace::{Line, Trace};

@@ -51,6 +51,9 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Own>>> = const { RefCell::new(None) };
     /// The others of its simulation that have not ended.
     static FIBERS: RefCell<BTreeMap<usize, Fiber>> = const { RefCell::new(BTreeMap::new()) };
+    /// Stacks of threads that have ended. A new mapping and its page faults cost more than a stack
+    /// that was used before.
+    static FREE: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 
 fn current() -> Option<Rc<Own>> {
@@ -83,7 +86,9 @@ pub(super) fn add(here: Here, work: Box<dyn FnOnce()>) -> io::Result<()> {
     let id = here.id();
     let values = RefCell::default();
     let own = Rc::new(Own { here, pause: Cell::new(std::ptr::null()), values });
-    let routine = Coroutine::with_stack(DefaultStack::new(STACK_BYTES)?, {
+    let free = FREE.with_borrow_mut(Vec::pop);
+    let stack = free.map_or_else(|| DefaultStack::new(STACK_BYTES), Ok)?;
+    let routine = Coroutine::with_stack(stack, {
         let own = Rc::clone(&own);
         move |pause: &Pause, ()| {
             own.pause.set(pause);
@@ -117,7 +122,11 @@ pub(super) fn run(first: Here, work: Box<dyn FnOnce()>) {
                 FIBERS.with_borrow_mut(|fibers| fibers.insert(id, fiber));
                 next
             }
-            CoroutineResult::Return(next) => next,
+            CoroutineResult::Return(next) => {
+                let stack = fiber.routine.into_stack();
+                FREE.with_borrow_mut(|free| free.push(stack));
+                next
+            }
         };
     }
     for (_, mut fiber) in FIBERS.take() {
