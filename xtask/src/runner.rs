@@ -135,7 +135,7 @@ pub(crate) fn check_steps() -> Vec<Step> {
 }
 
 /// So many whole clusters are simulated.
-const SIM_CLUSTERS: &str = "96";
+const SIM_CLUSTERS: &str = "300";
 
 /// All steps that CI runs.
 pub(crate) fn test_steps() -> Vec<Step> {
