@@ -1,4 +1,4 @@
-//! Values that each thread has for itself ([`local!`](crate::local)).
+//! Values that each thread has for itself ([`local!`](crate::local!)).
 //!
 //! In the product `local!` is the standard library's `thread_local!`. A simulation runs all its
 //! threads on one thread of the operating system, so under the feature `simulation` each simulated

@@ -1,4 +1,4 @@
-//! A value that each thread has for itself, simulated or not; see [`crate::local`].
+//! A value that each thread has for itself, simulated or not; see [`local!`](crate::local!).
 
 use super::stacks;
 use std::cell::Cell;

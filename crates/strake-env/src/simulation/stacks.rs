@@ -4,8 +4,8 @@
 //! the baton on is a function call and no matter of the kernel's. [`run`] is the loop below them: a
 //! thread that hands the baton on returns to the loop with the number of the next thread.
 //!
-//! **Values of each thread.** A simulated thread keeps the values of [`crate::local`] in [`Own`].
-//! They are dropped when the thread ends.
+//! **Values of each thread.** A simulated thread keeps those of [`local!`](crate::local!) in
+//! [`Own`]. They are dropped when the thread ends.
 //!
 //! **The end.** Threads that are left at the end of a simulation are not unwound, because their
 //! destructors would want decisions of a scheduler that makes none any more. Their stacks are given
@@ -35,8 +35,8 @@ struct Own {
     here: Here,
     /// Suspends the thread. It is null until the thread runs for the first time.
     pause: Cell<*const Pause>,
-    /// The values of [`crate::local`], by the addresses of their declarations. Nobody goes through
-    /// them in an order that matters.
+    /// The values of [`local!`](crate::local!), by the addresses of their declarations. Nobody goes
+    /// through them in an order that matters.
     values: RefCell<Vec<(usize, Rc<dyn Any>)>>,
 }
 
