@@ -29,7 +29,7 @@ struct Known {
     accepted: BTreeMap<NsdId, bool>,
 }
 
-/// What was seen.
+/// The requests that were seen, as far as they matter.
 #[derive(Default)]
 struct Seen {
     blocks: BTreeMap<(ObjectId, BlockIndex), Known>,

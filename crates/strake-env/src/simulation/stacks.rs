@@ -9,7 +9,7 @@
 //!
 //! **The end.** Threads that are left at the end of a simulation are not unwound, because their
 //! destructors would want decisions of a scheduler that makes none any more. Their stacks are given
-//! back. What the values on them own in the heap stays allocated until the process ends.
+//! back. Heap memory of the values on them stays allocated until the process ends.
 #![allow(unsafe_code, reason = "a coroutine is suspended from within, and given up at the end")]
 
 use super::scheduler::Here;
@@ -30,7 +30,7 @@ const STACK_BYTES: usize = 2 << 20;
 type Next = Option<usize>;
 type Pause = Yielder<(), Next>;
 
-/// What a simulated thread has for itself.
+/// The possessions of one simulated thread.
 struct Own {
     here: Here,
     /// Suspends the thread. It is null until the thread runs for the first time.

@@ -90,7 +90,7 @@ enum Handle<H, T> {
 struct Simulated<T> {
     id: usize,
     thread: Thread,
-    /// What it returned. It is there before the thread ends.
+    /// Its result, which is there before the thread ends.
     result: Arc<Mutex<Option<T>>>,
 }
 
@@ -174,7 +174,7 @@ impl<T> JoinHandle<T> {
     }
 }
 
-/// Who runs, as [`std::thread::Thread`].
+/// A thread, as [`std::thread::Thread`].
 #[derive(Clone, Debug)]
 pub struct Thread(Who);
 
