@@ -22,8 +22,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::rc::Rc;
 
-/// As much as the standard library gives a thread. Only what is touched takes memory. A guard page
-/// lies below.
+/// The size of a stack is that of the standard library's threads. Only pages that are touched take
+/// memory. A guard page lies below.
 const STACK_BYTES: usize = 2 << 20;
 
 /// The thread that runs next; `None` at the end of the simulation.

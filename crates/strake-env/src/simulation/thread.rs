@@ -42,7 +42,7 @@ impl Builder {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<JoinHandle<T>> {
         let Some(here) = here() else {
-            return Ok(JoinHandle(Handle::plain(self.inner.spawn(work)?)));
+            return Ok(JoinHandle(Handle::Plain(self.inner.spawn(work)?)));
         };
         let simulated = Simulated::start(&here, self.name, None, work)?;
         here.point("spawn", Location::caller());
@@ -61,7 +61,7 @@ impl Builder {
     ) -> io::Result<ScopedJoinHandle<'scope, T>> {
         let Some(here) = here() else {
             let inner = self.inner.spawn_scoped(&scope.inner, work)?;
-            return Ok(ScopedJoinHandle(Handle::plain(inner)));
+            return Ok(ScopedJoinHandle(Handle::Plain(inner)));
         };
         let simulated = Simulated::start(&here, self.name, Some(scope.number()), work)?;
         here.point("spawn", Location::caller());
@@ -134,45 +134,9 @@ impl<T> Simulated<T> {
     }
 }
 
-impl<H, T> Handle<H, T> {
-    fn plain(handle: H) -> Handle<H, T> {
-        Handle::Plain(handle)
-    }
-}
-
 /// A thread's end, as [`std::thread::JoinHandle`].
 #[derive(Debug)]
 pub struct JoinHandle<T>(Handle<std::thread::JoinHandle<T>, T>);
-
-impl<T> JoinHandle<T> {
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// What it panicked with.
-    #[track_caller]
-    pub fn join(self) -> std::thread::Result<T> {
-        match self.0 {
-            Handle::Plain(handle) => handle.join(),
-            Handle::Simulated(thread) => Ok(thread.join(Location::caller())),
-        }
-    }
-
-    /// The thread itself.
-    pub fn thread(&self) -> Thread {
-        match &self.0 {
-            Handle::Plain(handle) => Thread(Who::Plain(handle.thread().clone())),
-            Handle::Simulated(simulated) => simulated.thread.clone(),
-        }
-    }
-
-    /// Whether it has ended.
-    pub fn is_finished(&self) -> bool {
-        match &self.0 {
-            Handle::Plain(handle) => handle.is_finished(),
-            Handle::Simulated(thread) => thread.is_finished(),
-        }
-    }
-}
 
 /// A thread, as [`std::thread::Thread`].
 #[derive(Clone, Debug)]
@@ -249,35 +213,42 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 #[derive(Debug)]
 pub struct ScopedJoinHandle<'scope, T>(Handle<std::thread::ScopedJoinHandle<'scope, T>, T>);
 
-impl<T> ScopedJoinHandle<'_, T> {
-    /// Waits for its end.
-    ///
-    /// # Errors
-    /// What it panicked with.
-    #[track_caller]
-    pub fn join(self) -> std::thread::Result<T> {
-        match self.0 {
-            Handle::Plain(handle) => handle.join(),
-            Handle::Simulated(thread) => Ok(thread.join(Location::caller())),
-        }
-    }
+/// Both kinds of ends have what the standard library's have.
+macro_rules! as_plain_ends {
+    ($($end:ty),+) => {$(
+        impl<T> $end {
+            /// Waits for its end.
+            ///
+            /// # Errors
+            /// What it panicked with.
+            #[track_caller]
+            pub fn join(self) -> std::thread::Result<T> {
+                match self.0 {
+                    Handle::Plain(handle) => handle.join(),
+                    Handle::Simulated(thread) => Ok(thread.join(Location::caller())),
+                }
+            }
 
-    /// The thread itself.
-    pub fn thread(&self) -> Thread {
-        match &self.0 {
-            Handle::Plain(handle) => Thread(Who::Plain(handle.thread().clone())),
-            Handle::Simulated(simulated) => simulated.thread.clone(),
-        }
-    }
+            /// The thread itself.
+            pub fn thread(&self) -> Thread {
+                match &self.0 {
+                    Handle::Plain(handle) => Thread(Who::Plain(handle.thread().clone())),
+                    Handle::Simulated(simulated) => simulated.thread.clone(),
+                }
+            }
 
-    /// Whether it has ended.
-    pub fn is_finished(&self) -> bool {
-        match &self.0 {
-            Handle::Plain(handle) => handle.is_finished(),
-            Handle::Simulated(thread) => thread.is_finished(),
+            /// Whether it has ended.
+            pub fn is_finished(&self) -> bool {
+                match &self.0 {
+                    Handle::Plain(handle) => handle.is_finished(),
+                    Handle::Simulated(thread) => thread.is_finished(),
+                }
+            }
         }
-    }
+    )+};
 }
+
+as_plain_ends!(JoinHandle<T>, ScopedJoinHandle<'_, T>);
 
 /// Opens a scope and waits for all its threads, as [`std::thread::scope`].
 #[allow(unsafe_code, reason = "the scope in its wrapper")]
