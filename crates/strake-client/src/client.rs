@@ -19,7 +19,6 @@ use crate::timings::{SendTimings, Timings};
 use crate::tokens::Tokens;
 use crate::vfs::Handle;
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use strake_array::Array;
 use strake_array::reaper;
@@ -137,7 +136,7 @@ impl StrakeVfs {
             tokens,
             adapter: OnceLock::new(),
             dirty: Mutex::default(),
-            pressed_last: AtomicU64::new(0),
+            pressed: Mutex::default(),
         });
         // Adapters use the root without a lookup. Every path begins there, so what is known of it
         // stays.

@@ -17,8 +17,8 @@ use crate::settings::Settings;
 use crate::timings::SendTimings;
 use crate::tokens::{Access, Tokens, Use, beside, exclusive, want};
 use crate::vfs::OpenFlags;
-use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use strake_array::{Array, reaper, stripe_io};
@@ -67,8 +67,9 @@ pub(crate) struct Mount {
     pub(crate) adapter: OnceLock<Arc<dyn Invalidate>>,
     /// Inodes with something to sync. Its lock is a leaf under `InodeState::core`.
     pub(crate) dirty: Mutex<HashMap<Ino, Pinned>>,
-    /// The inode whose blocks were last queued because clean pages were short.
-    pub(crate) pressed_last: AtomicU64,
+    /// Inodes whose dirty blocks are still to be queued when clean pages are short, those that have
+    /// been dirty longest first: see `flush/writers.rs`. A leaf.
+    pub(crate) pressed: Mutex<VecDeque<Ino>>,
     /// Why changes were lost of which no sync of everything has told yet. A leaf.
     pub(crate) lost: Mutex<Option<Error>>,
     /// The files that others want and that cannot be made durable, because disks are away. A leaf.

@@ -17,7 +17,7 @@ use crate::inode::open_table::Pinned;
 use crate::memory::file::FileState;
 use crate::mount::Mount;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use strake_array::reaper;
 use strake_env::sync::Mutex;
 use strake_proto::{Error, ErrorKind, Result};
@@ -26,6 +26,10 @@ use strake_proto::{Error, ErrorKind, Result};
 /// was restarted does not count. There is no endless loop, because NSDs that keep dying are not
 /// restarted any more.
 const ATTEMPTS: u32 = 4;
+
+/// So many files are sent or told of in one job of the threads. With more, the blocks of a file
+/// that a program waits for would come after them.
+const SIDE_BY_SIDE: usize = 64;
 
 /// How a file is made durable.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,32 +99,41 @@ pub(crate) fn sync_often(mount: &Mount, inodes: &[Pinned]) -> Result<u64> {
 
 fn sync_many(mount: &Mount, inodes: &[Pinned], how: Saving) -> Result<u64> {
     let _settling = mount.array.rounds.begin_settling();
-    let mut bytes = 0;
-    let mut failure = None;
-    for inode in inodes {
-        let Some(file) = inode.core.lock().file.clone() else { continue };
+    let (bytes, failure) = (AtomicU64::new(0), Mutex::new(None));
+    side_by_side(mount, inodes, &|inode| {
+        let Some(file) = inode.core.lock().file.clone() else { return };
         let result = send_blocks(mount, inode, &file);
-        bytes += result.as_ref().map_or(0, |sent| *sent);
-        latch(mount, inode, result, &mut failure);
-    }
+        bytes.fetch_add(result.as_ref().map_or(0, |sent| *sent), Ordering::AcqRel);
+        latch(mount, inode, result, &failure);
+    });
     // If a block did not become stable, its own file's sync below finds it dirty.
     let _ = mount.array.rounds.run(false);
-    let mut settling = Vec::new();
-    for inode in inodes {
+    let settling = Mutex::new(Vec::new());
+    side_by_side(mount, inodes, &|inode| {
         let result = make_durable(mount, inode, how);
-        settling.extend(latch(mount, inode, result, &mut failure).flatten());
-    }
+        let stripes = latch(mount, inode, result, &failure).flatten();
+        settling.lock().extend(stripes);
+    });
+    let settling = settling.into_inner();
     mount.array.meta.sync()?;
     settling.into_iter().for_each(|stripes| stripes.settle(&mount.array.rounds));
     inodes.iter().for_each(|inode| mount.unregister_if_clean(inode));
-    failure.map_or(Ok(bytes), Err)
+    failure.into_inner().map_or(Ok(bytes.into_inner()), Err)
+}
+
+/// Does the same for many files, some at a time. Many files are small: one after the other, each
+/// would wait for the disks or for the metadata by itself.
+fn side_by_side(mount: &Mount, inodes: &[Pinned], work: &(dyn Fn(&Pinned) + Sync)) {
+    for some in inodes.chunks(SIDE_BY_SIDE) {
+        mount.flush_fan.run(some.len(), &|at| work(&some[at]));
+    }
 }
 
 fn latch<T>(
     mount: &Mount,
     inode: &InodeState,
     result: Result<T>,
-    failure: &mut Option<strake_proto::Error>,
+    failure: &Mutex<Option<Error>>,
 ) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -128,7 +141,7 @@ fn latch<T>(
             if !mount.may_pass(&error) {
                 inode.core.lock().latch.set(error.clone());
             }
-            failure.get_or_insert(error);
+            failure.lock().get_or_insert(error);
             None
         }
     }

@@ -6,6 +6,7 @@
 
 use crate::block_io::send::flush_block_with;
 use crate::inode::core::InodeState;
+use crate::inode::open_table::Pinned;
 use crate::inode::queue::{Job, Next};
 use crate::memory::block::Block;
 use crate::memory::file::FileState;
@@ -81,41 +82,57 @@ pub(crate) fn flush_or_latch(
 
 /// Queues dirty blocks of the inodes that have been dirty longest. If there are none left, runs a
 /// round, which makes accepted blocks stable.
+///
+/// The inodes take turns, because an inode that is written to without pause always has dirty
+/// blocks. All calls share one list of them. To make one for each call would take longer than to
+/// send the blocks that a call queues, if many small files are dirty.
 fn press(mount: &Mount) {
     let mut queued = 0;
-    let mut inodes = mount.dirty_inodes(None);
-    // The inodes take turns, because an inode that is written to without pause always has dirty
-    // blocks.
-    let last = mount.pressed_last.load(Ordering::Relaxed);
-    if let Some(at) = inodes.iter().position(|inode| inode.ino.0 == last) {
-        inodes.rotate_left(at + 1);
-    }
-    for inode in inodes {
-        let Some(file) = inode.core.lock().file.clone() else { continue };
-        // A block that must become stable before it is sent again comes last, with the round below.
-        let free = |index| {
-            let block = file.find_block(index)?;
-            let bytes = block.data.try_read()?.dirtied;
-            (block.pinned.load(Ordering::Acquire) == 0).then_some((index, bytes))
-        };
-        let mut dirty: Vec<(u64, usize)> =
-            file.dirty_blocks().into_iter().filter_map(free).collect();
-        // The fullest blocks come first: a block with only parts in memory costs as much to send as
-        // a whole one.
-        dirty.sort_by_key(|(_, bytes)| Reverse(*bytes));
-        for (index, _) in dirty {
-            if enqueue(mount, &inode, &file, index) {
-                queued += 1;
-            }
-            if queued >= PRESS_BLOCKS_MAX {
-                mount.pressed_last.store(inode.ino.0, Ordering::Relaxed);
-                return;
-            }
-        }
+    let mut may_renew = true;
+    while queued < PRESS_BLOCKS_MAX
+        && let Some(inode) = next_pressed(mount, &mut may_renew)
+    {
+        queued += press_inode(mount, &inode, PRESS_BLOCKS_MAX - queued);
     }
     if queued == 0 && mount.array.rounds.accepted_bytes() > 0 {
         let _ = mount.array.rounds.run(false);
     }
+}
+
+/// Takes the next inode with dirty blocks from the list. Makes a new list once, if it is at its end.
+fn next_pressed(mount: &Mount, may_renew: &mut bool) -> Option<Pinned> {
+    loop {
+        let next = mount.pressed.lock().pop_front();
+        if let Some(ino) = next {
+            // An inode that is on no list any more has nothing to send.
+            let found = mount.dirty.lock().get(&ino).cloned();
+            if found.is_some() {
+                return found;
+            }
+        } else if std::mem::take(may_renew) {
+            let list = mount.dirty_inodes(None);
+            *mount.pressed.lock() = list.iter().map(|inode| inode.ino).collect();
+        } else {
+            return None;
+        }
+    }
+}
+
+/// Queues dirty blocks of one inode, at most `most`. Returns how many.
+fn press_inode(mount: &Mount, inode: &Arc<InodeState>, most: usize) -> usize {
+    let Some(file) = inode.core.lock().file.clone() else { return 0 };
+    // A block that must become stable before it is sent again comes last, with the round.
+    let free = |index| {
+        let block = file.find_block(index)?;
+        let bytes = block.data.try_read()?.dirtied;
+        (block.pinned.load(Ordering::Acquire) == 0).then_some((index, bytes))
+    };
+    let mut dirty: Vec<(u64, usize)> = file.dirty_blocks().into_iter().filter_map(free).collect();
+    // The fullest blocks come first: a block with only parts in memory costs as much to send as a
+    // whole one.
+    dirty.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    let indexes = dirty.into_iter().map(|(index, _)| index);
+    indexes.filter(|index| enqueue(mount, inode, &file, *index)).take(most).count()
 }
 
 /// Queues a block for the write-behind threads. False if it is already in the queue.
