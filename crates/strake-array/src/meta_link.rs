@@ -139,6 +139,30 @@ impl MetaLink {
         }
     }
 
+    /// Makes changes that are answered by an inode each, with as few messages as possible. Those
+    /// after one that fails are mostly not made, and get `Busy`. Returns one result for each.
+    pub fn apply_inodes(&self, ops: Vec<MetaOp>) -> Vec<Result<Inode>> {
+        if let Err(error) = self.later.settle() {
+            return ops.iter().map(|_| Err(error.clone())).collect();
+        }
+        let (client, time) = (self.client, self.clock.wall());
+        let entry = |op| MetaEntry { client, sequence: 0, time, op };
+        let entries: Vec<MetaEntry> = ops.into_iter().map(entry).collect();
+        let begun = self.observe.trace.begin();
+        let wait = answering::wait("metadata changes");
+        let results = self.port.apply_all(&entries);
+        drop(wait);
+        let failed = results.iter().any(Result::is_err);
+        self.observe.trace.end(begun, "metadata changes", 0, None, failed);
+        let applied = results.iter().filter(|result| result.is_ok()).count() as u64;
+        self.applied.fetch_add(applied, Ordering::AcqRel);
+        let inode = |reply| match reply {
+            MetaReply::Inode(inode) => Ok(*inode),
+            _ => Err(wrong_reply()),
+        };
+        results.into_iter().map(|result| result.and_then(inode)).collect()
+    }
+
     /// Makes a query that is answered by an inode.
     pub fn query_inode(&self, query: &MetaQuery) -> Result<Inode> {
         match self.query(query)? {

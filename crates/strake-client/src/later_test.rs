@@ -4,14 +4,14 @@
 use crate::StrakeVfs;
 use crate::coherence_test::World;
 use crate::permissions::ACL_DEFAULT;
-use crate::vfs::{OpenFlags, SetAttr, Vfs};
+use crate::vfs::{OpenFlags, SetAttr, SetTime, Vfs};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use strake_env::rng::test_seeds;
 use strake_env::{Clock, RealClock, Rng, thread};
 use strake_proto::acl::{Acl, AclEntry, AclTag};
 use strake_proto::meta::{MetaQuery, RenameMode, XattrMode};
-use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result};
+use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, Timestamp};
 
 const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
@@ -46,7 +46,7 @@ fn step(vfs: &StrakeVfs, dirs: [Ino; 2], rng: &mut Rng) {
         vfs.forget(below, 1);
         dir = if rng.one_in(3) { below } else { dir };
     }
-    let done = match rng.below(9) {
+    let done = match rng.below(11) {
         0..=2 => make(vfs, dir, &one).map(drop),
         3 | 4 => vfs.unlink(ROOT, dir, &one),
         5 => vfs.lookup(ROOT, dir, &one).and_then(|entry| {
@@ -57,6 +57,11 @@ fn step(vfs: &StrakeVfs, dirs: [Ino; 2], rng: &mut Rng) {
         }),
         6 => vfs.rename(ROOT, (dir, &one), (dirs[1], &other), RenameMode::Replace),
         7 => vfs.rmdir(ROOT, dirs[0], b"below"),
+        8 | 9 => {
+            let permissions = Some(0o755 + u32::try_from(rng.below(3)).expect("small"));
+            vfs.setattr(ROOT, dir, None, &SetAttr { permissions, ..touched(rng.below(9)) })
+                .map(drop)
+        }
         _ => {
             let _ = vfs.lookup(ROOT, dirs[0], b"below");
             vfs.mkdir(ROOT, dirs[0], b"below", 0o755).map(drop)
@@ -66,6 +71,12 @@ fn step(vfs: &StrakeVfs, dirs: [Ino; 2], rng: &mut Rng) {
         let kinds = [ErrorKind::Exists, ErrorKind::NotFound, ErrorKind::NotEmpty, ErrorKind::Stale];
         assert!(kinds.contains(&error.kind()), "{error}");
     }
+}
+
+/// A modification time long ago, as an archive has it.
+fn touched(seconds: u64) -> SetAttr {
+    let at = Timestamp { seconds: seconds.cast_signed(), nanos: 0 };
+    SetAttr { mtime: Some(SetTime::At(at)), ..SetAttr::default() }
 }
 
 #[test]
@@ -116,6 +127,47 @@ fn agrees(mount: &StrakeVfs, dir: Ino) {
             _ => panic!("{seen:?}, but {told:?}"),
         }
     }
+}
+
+/// Attributes of a directory may be told later. The change of a name comes after them, and has its
+/// own time.
+#[test]
+fn what_was_set_of_a_directory_is_told_before_its_names_change() {
+    let world = World::new("1", 1);
+    let own = &*world.mounts[0];
+    let dirs = [&b"one"[..], b"two"].map(|name| directory(own, Ino::ROOT, name));
+    let file = make(own, dirs[0], b"file").expect("made");
+    let made = |dir, name: &[u8]| make(own, dir, name).map(drop);
+    let changes: [&dyn Fn() -> Result<()>; 7] = [
+        &|| made(dirs[0], b"n0").and(made(dirs[1], b"n0")),
+        &|| dirs.iter().try_for_each(|dir| own.mkdir(ROOT, *dir, b"below", 0o755).map(drop)),
+        &|| dirs.iter().try_for_each(|dir| own.rmdir(ROOT, *dir, b"below")),
+        &|| dirs.iter().try_for_each(|dir| own.link(ROOT, file, *dir, b"link").map(drop)),
+        &|| dirs.iter().try_for_each(|dir| own.unlink(ROOT, *dir, b"link")),
+        &|| own.rename(ROOT, (dirs[0], b"n0"), (dirs[1], b"n1"), RenameMode::Replace),
+        &|| own.rename(ROOT, (dirs[0], b"file"), (dirs[1], b"n1"), RenameMode::Exchange),
+    ];
+    let mut kept = 0;
+    for (at, change) in changes.iter().enumerate() {
+        for dir in dirs {
+            own.setattr(ROOT, dir, None, &touched(at as u64)).expect("changed");
+        }
+        kept += own.mount.untold.all().len();
+        change().unwrap_or_else(|error| panic!("change {at}: {error}"));
+        own.sync().expect("nothing is lost");
+        for dir in dirs {
+            assert!(own.getattr(dir).expect("there").mtime.seconds > 1000, "change {at}");
+            agrees(own, dir);
+        }
+    }
+    assert!(kept > 0, "all were told at once");
+    // A file without a name inherits, too.
+    let setgid = SetAttr { permissions: Some(0o2775), gid: Some(9), ..SetAttr::default() };
+    own.setattr(ROOT, dirs[0], None, &setgid).expect("changed");
+    let (entry, opened) = own.tmpfile(ROOT, dirs[0], 0o600, RW).expect("made");
+    assert_eq!(entry.attr.gid, 9);
+    own.release(opened.handle);
+    world.end();
 }
 
 /// Of several threads that make one file, each exclusively, one has made it.
@@ -216,6 +268,7 @@ fn new_inodes_inherit_what_the_directory_passes_on() {
     let caller = Caller { uid: 0, gid: 5, umask: 0o027, ..Caller::ROOT };
     let setgid = SetAttr { permissions: Some(0o2775), gid: Some(9), ..SetAttr::default() };
     own.setattr(ROOT, dir, None, &setgid).expect("changed");
+    own.sync().expect("nothing is lost");
     let before = told_later(&world);
     let make_all = |at: &str| {
         let name = |what: &str| format!("{at}-{what}").into_bytes();

@@ -25,7 +25,7 @@ use strake_array::{Array, reaper, stripe_io};
 use strake_env::FanOut;
 use strake_env::sync::Mutex;
 use strake_proto::limits::FILE_BYTES_MAX;
-use strake_proto::meta::{FileData, Inode, MetaOp, MetaQuery, PendingRange};
+use strake_proto::meta::{AttrChange, FileData, Inode, MetaOp, MetaQuery, PendingRange};
 use strake_proto::{Attr, BlockIndex, Error, ErrorKind, GrantNumber, Ino, Result, Timestamp};
 use strake_token::held::Want;
 use strake_token::{BlockRange, Mode};
@@ -74,6 +74,34 @@ pub(crate) struct Mount {
     pub(crate) lost: Mutex<Option<Error>>,
     /// The files that others want and that cannot be made durable, because disks are away. A leaf.
     pub(crate) stuck: Mutex<BTreeSet<Ino>>,
+}
+
+/// So many inodes' attributes are told with one message.
+const TOLD_TOGETHER: usize = 32;
+
+/// Attributes of an inode on their way to the metadata.
+struct Kept {
+    change: AttrChange,
+    /// [`Core::changes`] as of then.
+    changes: u64,
+    /// The metadata lacks something else of the inode.
+    lacks_more: bool,
+}
+
+impl Kept {
+    /// What is to be told now. `None` if nothing is.
+    fn of(core: &Core) -> Option<Kept> {
+        let change = core.untold_attributes()?;
+        let lacks_more = core.mtime.is_some()
+            || core.ctime.is_some()
+            || core.size_changed
+            || core.allocated_delta != 0;
+        Some(Kept { change, changes: core.changes, lacks_more })
+    }
+
+    fn op(&self, ino: Ino) -> MetaOp {
+        MetaOp::SetAttr { ino, change: self.change.clone() }
+    }
 }
 
 /// A rename under way.
@@ -368,40 +396,68 @@ impl Mount {
             Err(error) if error.kind() != ErrorKind::Stale => return Err(error),
             _ => {}
         }
-        let (change, changes, other) = {
-            let core = inode.core.lock();
-            let Some(change) = core.untold_attributes() else { return Ok(()) };
-            let other = core.mtime.is_some()
-                || core.ctime.is_some()
-                || core.size_changed
-                || core.allocated_delta != 0;
-            (change, core.changes, other)
-        };
-        let op = MetaOp::SetAttr { ino: inode.ino, change: change.clone() };
-        match self.change_now(inode, op) {
+        let Some(telling) = Kept::of(&inode.core.lock()) else { return Ok(()) };
+        match self.change_now(inode, telling.op(inode.ino)) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Stale => {}
             Err(error) => return Err(error),
         }
-        let mut core = inode.core.lock();
-        core.told_attributes(&change);
-        self.note_told(inode, &core);
-        if !core.lacks_attributes() && core.changes == changes && !other {
-            core.told = changes;
-        }
+        self.took(inode, &mut inode.core.lock(), &telling);
         Ok(())
     }
 
     /// Tells the metadata all attributes that were kept. Returns the first error.
     pub(crate) fn tell_kept(&self) -> Result<()> {
-        let mut first = Ok(());
+        let mut inodes = Vec::new();
         for ino in self.untold.all() {
             match self.table.find(ino) {
-                Some(inode) => first = first.and(self.tell_attributes(&inode)),
+                Some(inode) => inodes.push(inode),
                 None => self.untold.remove(ino),
             }
         }
+        let mut first = Ok(());
+        for some in inodes.chunks(TOLD_TOGETHER) {
+            // Older servers do not take many changes in one message.
+            if some.len() > 1 && self.reserved.is_understood() {
+                self.tell_together(some);
+            }
+            for inode in some {
+                first = first.and(self.tell_attributes(inode));
+            }
+        }
         first
+    }
+
+    /// Tells the metadata kept attributes of several inodes, in the order of their numbers, with
+    /// one message. What it does not take is still to be told.
+    fn tell_together(&self, inodes: &[Arc<InodeState>]) {
+        // Who holds several of these locks has taken them in this order.
+        let locked: Vec<_> = inodes.iter().map(|inode| (inode, inode.telling.lock())).collect();
+        let mut kept = Vec::new();
+        for (inode, _) in &locked {
+            let core = inode.core.lock();
+            // The change time goes on from the one that the metadata has.
+            let telling = if core.is_loaded() { Kept::of(&core) } else { None };
+            kept.extend(telling.map(|telling| (*inode, telling, core.epoch())));
+        }
+        let ops = kept.iter().map(|(inode, telling, _)| telling.op(inode.ino)).collect();
+        let results = self.array.meta.apply_inodes(ops);
+        for ((inode, telling, epoch), result) in kept.iter().zip(results) {
+            // The caller tries again, and gets an error if there is one.
+            let Ok(changed) = result else { continue };
+            let mut core = inode.core.lock();
+            core.absorb_change(&changed, *epoch);
+            self.took(inode, &mut core, telling);
+        }
+    }
+
+    /// Notes that the metadata has attributes.
+    fn took(&self, inode: &InodeState, core: &mut Core, telling: &Kept) {
+        core.told_attributes(&telling.change);
+        self.note_told(inode, core);
+        if !core.lacks_attributes() && core.changes == telling.changes && !telling.lacks_more {
+            core.told = telling.changes;
+        }
     }
 
     fn note_told(&self, inode: &InodeState, core: &Core) {

@@ -412,12 +412,12 @@ impl Core {
 
     /// Whether a change of attributes may wait for the next sync, beside other clients and under
     /// the exclusive token. It must not concern ACLs or extended attributes, and must be one that
-    /// the metadata will take.
+    /// the metadata will take. Those of a directory are told before its next change of a name.
     pub(crate) fn may_keep(&self, change: &AttrChange) -> bool {
         let times = [change.atime, change.mtime, change.ctime];
         let is_plain = self.loaded && !self.removed && !self.has_acl && !self.has_xattrs;
         is_plain
-            && self.attr.file_type == FileType::Regular
+            && matches!(self.attr.file_type, FileType::Regular | FileType::Directory)
             && !change.quiet
             && !change.kill_privileges
             && times.into_iter().flatten().all(|time| time.nanos < 1_000_000_000)

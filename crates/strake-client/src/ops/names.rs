@@ -117,14 +117,18 @@ struct Changing<'a> {
 }
 
 impl<'a> Changing<'a> {
-    fn begin(mount: &Mount, dir: &'a InodeState, name: &'a [u8]) -> Changing<'a> {
+    /// # Errors
+    /// If the metadata cannot be told what it lacks of the directory. A new name inherits some of
+    /// that, and moves the directory's times.
+    fn begin(mount: &Mount, dir: &'a InodeState, name: &'a [u8]) -> Result<Changing<'a>> {
+        mount.tell_kept_of(dir)?;
         if let Some(tokens) = &mount.tokens {
             tokens.changes_names(dir.ino);
         }
         let mut core = dir.core.lock();
         core.names.begin(name);
         let change = core.begin_name_change();
-        Changing { dir, name, change, outcome: None, made: None }
+        Ok(Changing { dir, name, change, outcome: None, made: None })
     }
 
     /// The change was made, and this is what the name leads to. `made` says what that does to the
@@ -252,7 +256,7 @@ pub(crate) fn make(
         return Err(ErrorKind::NotPermitted.into());
     }
     let names = dir.names.read();
-    let changing = Changing::begin(mount, &dir, name);
+    let changing = Changing::begin(mount, &dir, name)?;
     let (new, made, is_known) = match make_later(mount, &dir, name, &new)? {
         Some((new, made)) => (new, made, true),
         None => {
@@ -316,7 +320,7 @@ pub(crate) fn link(
     // Nobody removes another name of it meanwhile, and believes to know how many are left.
     let _no_removal = inode.lifetime.read();
     let epoch = inode.core.lock().epoch();
-    let changing = Changing::begin(mount, &dir, name);
+    let changing = Changing::begin(mount, &dir, name)?;
     let linked = mount.array.meta.apply_inode(MetaOp::Link { ino, parent, name: name.to_vec() })?;
     let change = NameMade { time: linked.attr.ctime, entries: 1, directories: 0 };
     changing.made(Some(ino), Some(change));
@@ -377,7 +381,7 @@ fn remove_child(
     let _last_name = inode.lifetime.write();
     // An open directory can still be listed, as empty, without the metadata.
     let open = !directory && mount.table.handles(inode.ino) > 0;
-    let changing = Changing::begin(mount, &dir, name);
+    let changing = Changing::begin(mount, &dir, name)?;
     let _leaving = Leaving::begin(&inode);
     let later = if directory || open { None } else { remove_later(mount, &dir, name, &inode)? };
     let (removed, time) = match later {
@@ -492,7 +496,7 @@ fn rename_children(
     let _last_name = victim.as_ref().map(|(victim, _)| victim.lifetime.write());
     let open = victim.as_ref().is_some_and(|(_, attr)| is_open(mount, attr));
     let changing =
-        [(&dirs.0, name), (&dirs.1, new_name)].map(|(dir, name)| Changing::begin(mount, dir, name));
+        [Changing::begin(mount, &dirs.0, name)?, Changing::begin(mount, &dirs.1, new_name)?];
     let _leaving = victim.as_ref().map(|(victim, _)| Leaving::begin(victim));
     let reply = mount.array.meta.apply_timed(MetaOp::Rename {
         parent,

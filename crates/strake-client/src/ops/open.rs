@@ -185,6 +185,8 @@ pub(crate) fn tmpfile(
 ) -> Result<(Entry, OpenFile)> {
     let dir = mount.table.pin(parent);
     mount.check_directory_change(caller, &dir)?;
+    // The file inherits from the directory.
+    mount.tell_kept_of(&dir)?;
     let new = new_inode(caller, FileType::Regular, permissions);
     let made = mount.array.meta.apply_inode(MetaOp::CreateOrphan { parent, new })?;
     let new = mount.table.pin(made.attr.ino);
