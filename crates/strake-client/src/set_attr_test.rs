@@ -71,6 +71,43 @@ fn what_is_set_is_told_with_the_next_sync_and_seen_before() {
     world.end();
 }
 
+/// A program that unpacks an archive sets the attributes of many files.
+#[test]
+fn attributes_of_many_files_are_told_together() {
+    let world = World::new("1", 1);
+    let own = &*world.mounts[0];
+    // Open files, because a mount of a test keeps the tokens of few others.
+    let name = |number: i64| format!("f{number}").into_bytes();
+    let make = |number| {
+        // As a kernel does. The mount makes names that it knows to be absent, and so learns what
+        // the leader understands.
+        own.lookup(ROOT, Ino::ROOT, &name(number)).expect_err("absent");
+        made(&world, &name(number))
+    };
+    let files: Vec<(Ino, Handle)> = (0..40).map(make).collect();
+    own.sync().expect("synced");
+    let before = world.leader.heard();
+    let set = |(number, (ino, _)): (i64, &(Ino, Handle))| {
+        own.setattr(ROOT, *ino, None, &times(number, number)).expect("set")
+    };
+    let seen: Vec<Attr> = (0..).zip(&files).map(set).collect();
+    own.fsync(files[0].1).expect("synced");
+    let asked = world.leader.heard() - before;
+    assert!(asked < 10, "{asked} messages");
+    assert!(files.iter().zip(&seen).all(|((ino, _), seen)| told(own, *ino) == *seen));
+    // One is gone before it is told.
+    (100..).zip(&files).map(set).for_each(drop);
+    own.release(files[20].1);
+    own.unlink(ROOT, Ino::ROOT, &name(20)).expect("removed");
+    own.fsync(files[0].1).expect("synced");
+    let seen = |ino| own.getattr(ino).expect("there");
+    let others = files.iter().map(|(ino, _)| *ino).filter(|ino| *ino != files[20].0);
+    others.for_each(|ino| {
+        assert_eq!((told(own, ino), seen(ino).mtime.seconds >= 100), (seen(ino), true))
+    });
+    world.end();
+}
+
 #[test]
 fn the_last_of_writes_and_set_times_counts() {
     let world = World::new("1", 1);

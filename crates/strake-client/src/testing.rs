@@ -16,7 +16,7 @@ use strake_manager::{Manager, RecoveryReport, TokenService, after_crash};
 use strake_observe::Observe;
 use strake_proto::feature;
 use strake_proto::meta::{
-    AttrChange, Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply,
+    AttrChange, Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply, apply_in_order,
 };
 use strake_proto::nsd::NsdPort;
 use strake_proto::{
@@ -437,6 +437,23 @@ impl MetaPort for Leader {
 
     fn apply(&self, entry: &MetaEntry) -> Result<MetaReply> {
         self.hear();
+        self.apply_one(entry)
+    }
+
+    fn apply_all(&self, entries: &[MetaEntry]) -> Vec<Result<MetaReply>> {
+        self.hear();
+        assert!(!self.older.load(Ordering::SeqCst), "older servers take one change at a time");
+        apply_in_order(entries, |entry| self.apply_one(entry))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.syncs.fetch_add(1, Ordering::SeqCst);
+        self.service().metadata().sync()
+    }
+}
+
+impl Leader {
+    fn apply_one(&self, entry: &MetaEntry) -> Result<MetaReply> {
         if self.older.load(Ordering::SeqCst) {
             feature::check_spoken(feature::of_change(&entry.op), feature::OLDEST_PROTOCOL)?;
         }
@@ -452,11 +469,6 @@ impl MetaPort for Leader {
             self.wait_at(&self.reserving);
         }
         reply
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.syncs.fetch_add(1, Ordering::SeqCst);
-        self.service().metadata().sync()
     }
 }
 
