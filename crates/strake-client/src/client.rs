@@ -3,7 +3,7 @@
 use crate::data::fold::fold_at_start;
 use crate::flush::sync::sync_all;
 use crate::inode::listed::Neighbours;
-use crate::inode::open_table::{HandleTable, OpenTable};
+use crate::inode::open_table::{HandleTable, IDLE_STATES_BESIDE, IDLE_STATES_LONE, OpenTable};
 use crate::inode::queue::Queue;
 use crate::inode::reserved::Reserved;
 use crate::inode::turns::Turns;
@@ -114,12 +114,13 @@ impl StrakeVfs {
         let no_threads =
             |error| Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"));
         let flush_fan = FanOut::new("flush", settings.flushers).map_err(no_threads)?;
+        let idle = if tokens.is_some() { IDLE_STATES_BESIDE } else { IDLE_STATES_LONE };
         let budget = usize::try_from(settings.page_pool.0).unwrap_or(usize::MAX / 2);
         let mount = Arc::new(Mount {
             lost: Mutex::default(),
             stuck: Mutex::default(),
             page_pool: Arc::new(PagePool::new(budget, array.block_size as usize)),
-            table: OpenTable::new(),
+            table: OpenTable::new(idle),
             write_behind: Queue::default(),
             prefetch: Queue::default(),
             folding: Turns::default(),

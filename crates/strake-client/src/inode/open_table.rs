@@ -5,8 +5,8 @@
 //! The kernel may remember a million inodes while only a few are at work. An inode is *idle* when
 //! it is only looked up. The state of an idle inode is dropped if the metadata has everything that
 //! is in it, and made anew when it is wanted. What stays is an entry with counts, of
-//! [`ENTRY_BYTES`]. The last [`IDLE_STATES_MAX`] inodes to become idle keep their states, because
-//! an inode that was used is often used again.
+//! [`ENTRY_BYTES`]. The inodes that became idle last keep their states, because an inode that was
+//! used is often used again.
 //!
 //! The locks of the shards are leaves: no other lock is taken under them.
 
@@ -22,8 +22,11 @@ use strake_proto::{ErrorKind, Ino, Result};
 use crate::vfs::Handle;
 
 const SHARDS: usize = 32;
-/// So many idle inodes keep their states.
-const IDLE_STATES_MAX: usize = 16384;
+/// So many idle inodes of a lone mount keep their states, of some 600 bytes each. Its metadata is a
+/// call away.
+pub(crate) const IDLE_STATES_LONE: usize = 1 << 14;
+/// The same beside others. To make a state anew takes messages.
+pub(crate) const IDLE_STATES_BESIDE: usize = 1 << 16;
 /// The bytes of an entry of the table, without the state and without the table's free places.
 const ENTRY_BYTES: usize = size_of::<(Ino, Entry)>();
 /// A shard with at most so many places is not made smaller.
@@ -64,13 +67,13 @@ struct Shard {
 
 impl Shard {
     /// Queues an inode that has become idle with a state. Returns states that are not kept any
-    /// more. The caller drops them after the lock.
-    fn queue(&mut self, ino: Ino) -> [Option<Arc<InodeState>>; 2] {
+    /// more, because there are more than `most`. The caller drops them after the lock.
+    fn queue(&mut self, ino: Ino, most: usize) -> [Option<Arc<InodeState>>; 2] {
         self.idle.push_back(ino);
         let mut dropped = [None, None];
         // Two at a time, so that the queue shrinks again after states that had to stay are gone.
         for place in &mut dropped {
-            if self.idle.len() <= IDLE_STATES_MAX / SHARDS {
+            if self.idle.len() <= most {
                 break;
             }
             *place = self.idle.pop_front().and_then(|ino| self.retire(ino));
@@ -106,6 +109,8 @@ impl Shard {
 /// The inodes in use.
 pub(crate) struct OpenTable {
     shards: Vec<Mutex<Shard>>,
+    /// So many idle inodes of a shard keep their states.
+    idle_max: usize,
 }
 
 /// A pin of an inode: the inode stays in use while this lives.
@@ -135,9 +140,10 @@ impl Clone for Pinned {
 }
 
 impl OpenTable {
-    /// An empty table.
-    pub(crate) fn new() -> Arc<OpenTable> {
-        Arc::new(OpenTable { shards: (0..SHARDS).map(|_| Mutex::default()).collect() })
+    /// An empty table. So many idle inodes keep their states.
+    pub(crate) fn new(idle_states: usize) -> Arc<OpenTable> {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Arc::new(OpenTable { shards, idle_max: idle_states / SHARDS })
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
@@ -169,7 +175,7 @@ impl OpenTable {
             gone = shard.remove(ino);
         } else if entry.is_idle() && !entry.queued && entry.state.is_some() {
             entry.queued = true;
-            dropped = shard.queue(ino);
+            dropped = shard.queue(ino, self.idle_max);
         }
         drop(shard);
         drop((gone, dropped));
@@ -294,7 +300,7 @@ mod tests {
 
     #[test]
     fn an_inode_stays_as_long_as_anything_uses_it() {
-        let table = OpenTable::new();
+        let table = OpenTable::new(IDLE_STATES_LONE);
         let pinned = table.pin(Ino(5));
         table.add_lookups(Ino(5), 2);
         table.add_handle(Ino(5));
@@ -310,7 +316,7 @@ mod tests {
 
     #[test]
     fn what_is_listed_is_remembered_without_a_state() {
-        let table = OpenTable::new();
+        let table = OpenTable::new(IDLE_STATES_LONE);
         table.remember(Ino(5));
         assert!(table.find(Ino(5)).is_none());
         drop(table.pin(Ino(5)));
@@ -325,9 +331,9 @@ mod tests {
 
     #[test]
     fn of_many_idle_inodes_the_last_ones_and_the_changed_ones_keep_their_state() {
-        let table = OpenTable::new();
+        let table = OpenTable::new(IDLE_STATES_LONE);
         let (changed, held) = (Ino(1), Ino(2));
-        let many = 4 * IDLE_STATES_MAX as u64;
+        let many = 4 * IDLE_STATES_LONE as u64;
         let mut pinned = None;
         for ino in (1..=many).map(Ino) {
             let state = table.pin(ino);
@@ -344,7 +350,7 @@ mod tests {
         assert!(known(changed), "the metadata does not have all of it");
         assert!(known(held) && !known(Ino(3)) && known(Ino(many)));
         let states = (1..=many).filter(|&ino| known(Ino(ino))).count();
-        assert!(states <= IDLE_STATES_MAX + 1, "{states} states");
+        assert!(states <= IDLE_STATES_LONE + 1, "{states} states");
         // What is made anew takes the place of another; what was told goes.
         drop((table.pin(Ino(3)), pinned));
         assert!(known(Ino(3)));
