@@ -142,6 +142,9 @@ impl MetaLink {
     /// Makes changes that are answered by an inode each, with as few messages as possible. Those
     /// after one that fails are mostly not made, and get `Busy`. Returns one result for each.
     pub fn apply_inodes(&self, ops: Vec<MetaOp>) -> Vec<Result<Inode>> {
+        if ops.is_empty() {
+            return Vec::new();
+        }
         if let Err(error) = self.later.settle() {
             return ops.iter().map(|_| Err(error.clone())).collect();
         }

@@ -76,8 +76,8 @@ pub(crate) struct Mount {
     pub(crate) stuck: Mutex<BTreeSet<Ino>>,
 }
 
-/// So many inodes' attributes are told with one message.
-const TOLD_TOGETHER: usize = 32;
+/// The metadata is told of so many inodes with one message.
+pub(crate) const TOLD_TOGETHER: usize = 32;
 
 /// Attributes of an inode on their way to the metadata.
 struct Kept {
@@ -417,8 +417,7 @@ impl Mount {
         }
         let mut first = Ok(());
         for some in inodes.chunks(TOLD_TOGETHER) {
-            // Older servers do not take many changes in one message.
-            if some.len() > 1 && self.reserved.is_understood() {
+            if some.len() > 1 {
                 self.tell_together(some);
             }
             for inode in some {

@@ -82,7 +82,9 @@ fn a_new_file_comes_with_its_token() {
         own.release(make(own, inside, b"three").1);
         settle();
     };
-    assert_eq!(messages(&world, made), 4, "the changes that make them, and the last question");
+    // The changes that make them, one to three at a time, and the last question.
+    let asked = messages(&world, made);
+    assert!((2..=4).contains(&asked), "{asked} messages");
     world.end();
 }
 

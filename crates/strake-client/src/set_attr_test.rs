@@ -78,13 +78,7 @@ fn attributes_of_many_files_are_told_together() {
     let own = &*world.mounts[0];
     // Open files, because a mount of a test keeps the tokens of few others.
     let name = |number: i64| format!("f{number}").into_bytes();
-    let make = |number| {
-        // As a kernel does. The mount makes names that it knows to be absent, and so learns what
-        // the leader understands.
-        own.lookup(ROOT, Ino::ROOT, &name(number)).expect_err("absent");
-        made(&world, &name(number))
-    };
-    let files: Vec<(Ino, Handle)> = (0..40).map(make).collect();
+    let files: Vec<(Ino, Handle)> = (0..40).map(|number| made(&world, &name(number))).collect();
     own.sync().expect("synced");
     let before = world.leader.heard();
     let set = |(number, (ino, _)): (i64, &(Ino, Handle))| {
@@ -105,6 +99,35 @@ fn attributes_of_many_files_are_told_together() {
     others.for_each(|ino| {
         assert_eq!((told(own, ino), seen(ino).mtime.seconds >= 100), (seen(ino), true))
     });
+    world.end();
+}
+
+/// A sync of many files, of which half are in their inodes.
+#[test]
+fn sizes_and_contents_of_many_files_are_told_together() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let name = |number: usize| format!("f{number}").into_bytes();
+    let bytes = |number: usize| vec![number as u8; if number % 2 == 0 { 3000 } else { 9000 }];
+    let files: Vec<(Ino, Handle)> = (0..40).map(|number| made(&world, &name(number))).collect();
+    for (number, (_, handle)) in files.iter().enumerate() {
+        own.write(*handle, 0, &bytes(number)).expect("written");
+    }
+    let before = world.leader.heard();
+    own.sync().expect("synced");
+    let asked = world.leader.heard() - before;
+    assert!(asked < 15, "{asked} messages");
+    for (number, (ino, _)) in files.iter().enumerate() {
+        assert_eq!(told(own, *ino).size, bytes(number).len() as u64);
+    }
+    for (number, (ino, handle)) in files.into_iter().enumerate() {
+        own.release(handle);
+        let opened = other.open(ROOT, ino, RW).expect("opened").handle;
+        let mut found = vec![0; 10_000];
+        let count = other.read(opened, 0, &mut found).expect("read");
+        assert!(found[..count] == bytes(number), "file {number}");
+        other.release(opened);
+    }
     world.end();
 }
 

@@ -15,7 +15,7 @@ use crate::flush::told::{lacking, took};
 use crate::inode::core::InodeState;
 use crate::inode::open_table::Pinned;
 use crate::memory::file::FileState;
-use crate::mount::Mount;
+use crate::mount::{Mount, TOLD_TOGETHER};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use strake_array::reaper;
@@ -108,6 +108,10 @@ fn sync_many(mount: &Mount, inodes: &[Pinned], how: Saving) -> Result<u64> {
     });
     // If a block did not become stable, its own file's sync below finds it dirty.
     let _ = mount.array.rounds.run(false);
+    // A lone mount's metadata is a call away.
+    if mount.tokens.is_some() {
+        inodes.chunks(TOLD_TOGETHER).for_each(|some| update_together(mount, some));
+    }
     let settling = Mutex::new(Vec::new());
     side_by_side(mount, inodes, &|inode| {
         let result = make_durable(mount, inode, how);
@@ -270,6 +274,43 @@ fn update(
     let Some(told) = lacking(inode, file, &content) else { return Ok(true) };
     let result = mount.array.meta.apply_inode(told.update(inode.ino));
     took(inode, file, &content, &told, result).map(|()| true)
+}
+
+/// Tells the metadata with one message what it lacks of several files, as far as all of their bytes
+/// are stable and nobody else is at work on them. What is left is told file by file.
+fn update_together(mount: &Mount, inodes: &[Pinned]) {
+    // Waits for no lock, because others may hold one of them and wait for one that is held here.
+    let locked = inodes.iter().filter_map(|inode| {
+        let syncing = inode.syncing.try_lock()?;
+        let file = inode.core.lock().file.clone()?;
+        Some((inode, file, syncing))
+    });
+    let locked: Vec<_> = locked.collect();
+    let mut told = Vec::new();
+    for (inode, file, _) in &locked {
+        let moves = file.moves.load(Ordering::Acquire);
+        let lost = file.lost.load(Ordering::Acquire);
+        inode.core.lock().size_target = Some(file.size());
+        let is_stable = !file.has_dirty_blocks() && file.unstable.load(Ordering::Acquire) == 0;
+        // What was hardened has an order of its own.
+        if !is_stable || file.lost.load(Ordering::Acquire) != lost || file.is_hardened() {
+            continue;
+        }
+        let (Some(content), Some(serial)) = (file.content.try_read(), file.meta.try_lock()) else {
+            continue;
+        };
+        if file.moves.load(Ordering::Acquire) == moves
+            && let Some(lacks) = lacking(inode, file, &content)
+        {
+            told.push((inode, file, lacks, content, serial));
+        }
+    }
+    let ops = told.iter().map(|(inode, _, lacks, ..)| lacks.update(inode.ino)).collect();
+    let results = mount.array.meta.apply_inodes(ops);
+    for ((inode, file, lacks, content, _), result) in told.iter().zip(results) {
+        // After an error the file is told again by itself, and gets the error if there is one.
+        let _ = took(inode, file, content, lacks, result);
+    }
 }
 
 /// Makes everything durable, as `sync` does. Returns how many bytes had to be sent.
