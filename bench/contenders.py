@@ -66,6 +66,16 @@ class Strake:
     def down(self):
         run(self.program, "down", "--data", self.data)
 
+    def restart_with_defaults(self):
+        """Starts it anew without the stage's settings."""
+        self.down()
+        names = [word.split("=")[0] for word in self.stage.settings if "=" in word]
+        path = self.data / "strake.toml"
+        lines = path.read_text().splitlines()
+        kept = [line for line in lines if line.split(" = ")[0].strip() not in names]
+        path.write_text("\n".join(kept) + "\n")
+        run(self.program, "up", "--data", self.data, "--mount", self.mount)
+
 
 class Before(Strake):
     """Another Strake, of an earlier version: what the present one must not be slower than."""

@@ -194,9 +194,12 @@ class Small:
         yield "mmap + msync", count / seconds, "/s"
 
     def postgres(self):
-        """pgbench at scale 100, with checkpoints every minute."""
+        """pgbench at scale 100, with checkpoints every minute. XFS has all memory of the machine for
+        it. So Strake gets the page pool that `strake up` chooses."""
         if not self.pgbench_seconds:
             return
+        if not self.is_xfs:
+            self.it.contender.restart_with_defaults()
         binaries = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"))[-1]
         data = self.it.directory / "postgres"
         data.mkdir()
@@ -244,7 +247,7 @@ class Small:
     def rows(self):
         for part in (self.random_writes, self.image, self.nsd_away, self.full, self.appends,
                      lambda: self.sqlite("wal"), lambda: self.sqlite("delete"), self.mapped,
-                     self.postgres, self.sequential):
+                     self.sequential, self.postgres):
             yield from part()
 
 

@@ -108,7 +108,8 @@ fn sizes_and_contents_of_many_files_are_told_together() {
     let world = World::new("1", 1);
     let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
     let name = |number: usize| format!("f{number}").into_bytes();
-    let bytes = |number: usize| vec![number as u8; if number % 2 == 0 { 3000 } else { 9000 }];
+    let bytes =
+        |number: usize| vec![number as u8; if number.is_multiple_of(2) { 3000 } else { 9000 }];
     let files: Vec<(Ino, Handle)> = (0..40).map(|number| made(&world, &name(number))).collect();
     for (number, (_, handle)) in files.iter().enumerate() {
         own.write(*handle, 0, &bytes(number)).expect("written");

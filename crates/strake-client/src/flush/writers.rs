@@ -99,7 +99,7 @@ fn press(mount: &Mount) {
     }
 }
 
-/// Takes the next inode with dirty blocks from the list. Makes a new list once, if it is at its end.
+/// Takes the next inode with dirty blocks from the list. Makes a new list once, at its end.
 fn next_pressed(mount: &Mount, may_renew: &mut bool) -> Option<Pinned> {
     loop {
         let next = mount.pressed.lock().pop_front();
