@@ -50,11 +50,20 @@ impl MetaLink {
     /// Runs a call. It is a wait of the request that it belongs to, and an event of the trace
     /// while one runs.
     fn traced<T>(&self, name: &'static str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.traced_as(name, call, Result::is_err)
+    }
+
+    fn traced_as<T>(
+        &self,
+        name: &'static str,
+        call: impl FnOnce() -> T,
+        failed: impl FnOnce(&T) -> bool,
+    ) -> T {
         let begun = self.observe.trace.begin();
         let wait = answering::wait(name);
         let result = call();
         drop(wait);
-        self.observe.trace.end(begun, name, 0, None, result.is_err());
+        self.observe.trace.end(begun, name, 0, None, failed(&result));
         result
     }
 
@@ -151,12 +160,9 @@ impl MetaLink {
         let (client, time) = (self.client, self.clock.wall());
         let entry = |op| MetaEntry { client, sequence: 0, time, op };
         let entries: Vec<MetaEntry> = ops.into_iter().map(entry).collect();
-        let begun = self.observe.trace.begin();
-        let wait = answering::wait("metadata changes");
-        let results = self.port.apply_all(&entries);
-        drop(wait);
-        let failed = results.iter().any(Result::is_err);
-        self.observe.trace.end(begun, "metadata changes", 0, None, failed);
+        let call = || self.port.apply_all(&entries);
+        let failed = |results: &Vec<_>| results.iter().any(Result::is_err);
+        let results = self.traced_as("metadata changes", call, failed);
         let applied = results.iter().filter(|result| result.is_ok()).count() as u64;
         self.applied.fetch_add(applied, Ordering::AcqRel);
         let inode = |reply| match reply {

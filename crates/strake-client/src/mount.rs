@@ -371,9 +371,11 @@ impl Mount {
     }
 
     /// Applies a change to the metadata and takes in the changed inode, which is the answer. What
-    /// was kept of attributes is told first.
+    /// was kept of attributes is told first. Of a regular file the caller holds `meta`.
     pub(crate) fn change(&self, inode: &InodeState, op: MetaOp) -> Result<Attr> {
-        self.tell_kept_of(inode)?;
+        if inode.core.lock().keeps_attributes() {
+            self.tell_attributes(inode)?;
+        }
         self.change_now(inode, op)
     }
 
@@ -381,11 +383,19 @@ impl Mount {
     /// on.
     pub(crate) fn tell_kept_of(&self, inode: &InodeState) -> Result<()> {
         let keeps = inode.core.lock().keeps_attributes();
-        if keeps { self.tell_attributes(inode) } else { Ok(()) }
+        if keeps { self.tell_attributes_alone(inode) } else { Ok(()) }
+    }
+
+    /// Like [`Mount::tell_attributes`], for a caller that holds nothing.
+    fn tell_attributes_alone(&self, inode: &InodeState) -> Result<()> {
+        let file = inode.core.lock().file.clone();
+        let _serial = file.as_ref().map(|file| file.meta.lock());
+        self.tell_attributes(inode)
     }
 
     /// Tells the metadata access times that reads have moved, and attributes that were kept
-    /// ([`Core::keep`]).
+    /// ([`Core::keep`]). The caller holds [`InodeState::syncing`] or the file's `meta`: if its
+    /// contents were told of at the same time, an older time of change could come last.
     pub(crate) fn tell_attributes(&self, inode: &InodeState) -> Result<()> {
         if !inode.core.lock().lacks_attributes() {
             return Ok(());
@@ -421,17 +431,24 @@ impl Mount {
                 self.tell_together(some);
             }
             for inode in some {
-                first = first.and(self.tell_attributes(inode));
+                first = first.and(self.tell_attributes_alone(inode));
             }
         }
         first
     }
 
     /// Tells the metadata kept attributes of several inodes, in the order of their numbers, with
-    /// one message. What it does not take is still to be told.
+    /// one message. What it does not take is still to be told, and so is what belongs to files of
+    /// which somebody tells the contents at this moment.
     fn tell_together(&self, inodes: &[Arc<InodeState>]) {
+        let files: Vec<_> = inodes.iter().map(|inode| inode.core.lock().file.clone()).collect();
+        let free = inodes.iter().zip(&files).filter_map(|(inode, file)| match file {
+            Some(file) => Some((inode, Some(file.meta.try_lock()?))),
+            None => Some((inode, None)),
+        });
+        let free: Vec<_> = free.collect();
         // Who holds several of these locks has taken them in this order.
-        let locked: Vec<_> = inodes.iter().map(|inode| (inode, inode.telling.lock())).collect();
+        let locked: Vec<_> = free.iter().map(|(inode, _)| (*inode, inode.telling.lock())).collect();
         let mut kept = Vec::new();
         for (inode, _) in &locked {
             let core = inode.core.lock();

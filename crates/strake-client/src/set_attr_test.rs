@@ -3,7 +3,7 @@
 
 use crate::StrakeVfs;
 use crate::coherence_test::{World, seed};
-use crate::testing::HELD_UP;
+use crate::testing::{HELD_UP, HELD_UP_SIZE};
 use crate::vfs::{Handle, OpenFlags, SetAttr, SetTime, Vfs};
 use std::sync::Arc;
 use std::time::Duration;
@@ -306,12 +306,7 @@ fn attributes_are_told_once_however_long_that_takes() {
             other.setattr(ROOT, ino, None, &mode(0o600)).expect("set");
             other.fsyncdir(Ino::ROOT).expect("synced");
         });
-        let waits = || lock_waits().iter().any(|wait| wait.name == "attributes of the same file");
-        let start = RealClock.monotonic();
-        while !waits() && !setting.is_finished() {
-            assert!(RealClock.monotonic() - start < HANGS, "it hangs");
-            thread::yield_now();
-        }
+        await_wait("attributes of the same file", || setting.is_finished());
         world.leader.open_gate();
         setting.join().expect("no panic");
     });
@@ -321,4 +316,63 @@ fn attributes_are_told_once_however_long_that_takes() {
     }
     assert_eq!(own.getattr(ino).expect("there").permissions, 0o600);
     world.end();
+}
+
+/// Waits until somebody waits for a lock of this name, or it `ends` without that.
+fn await_wait(lock: &str, ends: impl Fn() -> bool) {
+    let start = RealClock.monotonic();
+    while !lock_waits().iter().any(|wait| wait.name == lock) && !ends() {
+        assert!(RealClock.monotonic() - start < HANGS, "it hangs");
+        thread::yield_now();
+    }
+}
+
+/// The file's bytes are written after its times were set. A sync of many files tells the size and
+/// the times of the bytes while the times before are on their way.
+#[test]
+fn contents_are_told_after_the_times_that_were_set_before() {
+    let world = World::new("1", 1);
+    let own = &*world.mounts[0];
+    let (ino, handle) = made(&world, b"file");
+    world.leader.shut_gate();
+    own.setattr(ROOT, ino, None, &SetAttr { permissions: Some(HELD_UP), ..times(100, 200) })
+        .expect("set");
+    world.leader.await_gate_reached();
+    own.write(handle, 0, b"bytes").expect("written");
+    let written = own.getattr(ino).expect("there").mtime;
+    thread::scope(|scope| {
+        let syncing = scope.spawn(|| own.sync().expect("synced"));
+        await_wait("attributes of the same file", || syncing.is_finished());
+        world.leader.open_gate();
+        syncing.join().expect("no panic");
+    });
+    assert_eq!((told(own, ino).mtime, told(own, ino).atime), (written, at(100)));
+    world.end();
+}
+
+/// The other way round, for one file with times and for several.
+#[test]
+fn times_that_are_set_are_told_after_the_contents_of_before() {
+    for others in 0..2 {
+        let world = World::new("1", 1);
+        let own = &*world.mounts[0];
+        let (ino, handle) = made(&world, b"file");
+        own.write(handle, 0, &[1; HELD_UP_SIZE as usize]).expect("written");
+        world.leader.shut_gate();
+        thread::scope(|scope| {
+            let syncing = scope.spawn(|| own.sync().expect("synced"));
+            world.leader.await_gate_reached();
+            for other in 0..others {
+                let (ino, _) = made(&world, format!("other{other}").as_bytes());
+                own.setattr(ROOT, ino, None, &times(1, 2)).expect("set");
+            }
+            own.setattr(ROOT, ino, None, &times(100, 200)).expect("set");
+            await_wait("size of the same file", || told(own, ino).mtime == at(200));
+            world.leader.open_gate();
+            syncing.join().expect("no panic");
+        });
+        own.fsync(handle).expect("synced");
+        assert_eq!(told(own, ino).mtime, at(200), "with {others} others");
+        world.end();
+    }
 }

@@ -305,8 +305,10 @@ pub(crate) struct Leader {
 
 /// A mode that the gate holds up.
 pub(crate) const HELD_UP: u32 = 0o001;
+/// A file's size that the gate holds up.
+pub(crate) const HELD_UP_SIZE: u64 = 4321;
 
-/// Holds up access times that are told to the metadata, and a mode.
+/// Holds up access times that are told to the metadata, a mode, and a size.
 #[derive(PartialEq)]
 enum Gate {
     Open,
@@ -372,8 +374,8 @@ impl Leader {
         *self.service.write() = service;
     }
 
-    /// Holds up the next access time that a client tells, or the next mode that is
-    /// [`HELD_UP`].
+    /// Holds up the next access time that a client tells, the next mode that is [`HELD_UP`], or the
+    /// next [`HELD_UP_SIZE`].
     pub(crate) fn shut_gate(&self) {
         *self.gate.lock() = Gate::Shut;
     }
@@ -403,13 +405,16 @@ impl Leader {
     }
 
     fn pass_gate(&self, op: &MetaOp) {
-        let MetaOp::SetAttr { change: AttrChange { quiet, permissions, .. }, .. } = op else {
-            return;
+        let is_held_up = match op {
+            MetaOp::SetAttr { change: AttrChange { quiet, permissions, .. }, .. } => {
+                *quiet || *permissions == Some(HELD_UP)
+            }
+            MetaOp::Update { size, .. } => *size == HELD_UP_SIZE,
+            _ => false,
         };
-        if !quiet && *permissions != Some(HELD_UP) {
-            return;
+        if is_held_up {
+            self.wait_at(&self.gate);
         }
-        self.wait_at(&self.gate);
     }
 
     fn wait_at(&self, gate: &Mutex<Gate>) {

@@ -27,8 +27,8 @@ use strake_proto::{Error, ErrorKind, Result};
 /// restarted any more.
 const ATTEMPTS: u32 = 4;
 
-/// So many files are sent or told of in one job of the threads. With more, the blocks of a file
-/// that a program waits for would come after them.
+/// The files that are sent or told of in one job of the threads. With more of them, the blocks of a
+/// file that a program waits for would come after them.
 const SIDE_BY_SIDE: usize = 64;
 
 /// How a file is made durable.
