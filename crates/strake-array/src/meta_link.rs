@@ -3,6 +3,7 @@
 mod later;
 
 use later::Later;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use strake_env::answering;
 use strake_env::sync::Mutex;
 use strake_observe::Observe;
 use strake_proto::meta::{Counts, Inode, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
-use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Result, Term, Timestamp};
+use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, Result, Term, Timestamp};
 
 /// The metadata with this client's name and clock.
 pub struct MetaLink {
@@ -131,6 +132,12 @@ impl MetaLink {
     /// How many changes the metadata has refused for good of which a program was told.
     pub fn lost(&self) -> u64 {
         self.later.lost()
+    }
+
+    /// The directories with changes of names that a program was told of, and that the metadata was
+    /// not told of or has refused.
+    pub fn directories_changed_in_vain(&self) -> BTreeSet<Ino> {
+        self.later.directories()
     }
 
     /// Makes a change that is answered by an inode.

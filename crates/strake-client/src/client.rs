@@ -9,6 +9,7 @@ use crate::inode::reserved::Reserved;
 use crate::inode::turns::Turns;
 use crate::inode::untold::Untold;
 use crate::lease::dead;
+use crate::losses::Losses;
 use crate::memory::page_pool::{PagePool, PagePoolView};
 use crate::mode::ModeCell;
 use crate::mount::Mount;
@@ -117,7 +118,7 @@ impl StrakeVfs {
         let idle = if tokens.is_some() { IDLE_STATES_BESIDE } else { IDLE_STATES_LONE };
         let budget = usize::try_from(settings.page_pool.0).unwrap_or(usize::MAX / 2);
         let mount = Arc::new(Mount {
-            lost: Mutex::default(),
+            losses: Losses::default(),
             stuck: Mutex::default(),
             page_pool: Arc::new(PagePool::new(budget, array.block_size as usize)),
             table: OpenTable::new(idle),

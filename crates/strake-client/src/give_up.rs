@@ -149,6 +149,9 @@ impl GiveUp for Mount {
         let dirty = self.dirty_inodes(None);
         let count = dirty.len();
         dirty.iter().for_each(|inode| self.lose(inode, dead()));
+        for dir in self.array.meta.directories_changed_in_vain() {
+            self.losses.note(dir, dead());
+        }
         for ino in files {
             self.outdate(*ino, &Outdated::Contents { ino: *ino, range: 0..u64::MAX });
             if let Some(inode) = self.table.find(*ino) {
@@ -271,7 +274,9 @@ impl Mount {
     fn lose(&self, inode: &Arc<InodeState>, error: Error) {
         if error.kind() != ErrorKind::Stale {
             error!(target: "tokens", "changes of inode {} are lost: {error}", inode.ino);
-            *self.lost.lock() = Some(error.clone());
+            if inode.lacks_more_than_reads() {
+                self.losses.note(inode.ino, error.clone());
+            }
             inode.core.lock().latch.set(error);
         }
         self.discard(inode);

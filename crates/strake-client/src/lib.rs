@@ -60,6 +60,7 @@ pub mod invalidate;
 mod lease;
 pub mod lives;
 mod locks;
+mod losses;
 mod memory;
 pub mod mode;
 mod mount;

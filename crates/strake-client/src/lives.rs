@@ -4,7 +4,12 @@
 //! then taken what the mount held, so this life can never go on. [`Lives`] goes on with the next
 //! one under the same adapter: inodes keep their numbers, so working directories and paths stay
 //! valid. Files that were open in an earlier life give `Io` until they are opened again, because
-//! what was written to them may be lost.
+//! what was written to them may be lost. Of files that were closed before, the next sync says so.
+//!
+//! **Between two lives** operations on names and on inodes wait for the next one, up to
+//! `standstill_max` after the death was seen. They hold nothing meanwhile, as no operation of the
+//! last life may be under way when that is buried. What is known to be lost does not wait: handles
+//! of before, and syncs.
 //!
 //! **What an earlier life answered** reaches the adapter's caches before that life is buried, or is
 //! not believed: the burial waits for its operations, and has the caches drop all that they
@@ -26,7 +31,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use strake_env::sync::{Mutex, RwLock};
+use strake_env::sync::{Condvar, Mutex, RwLock};
 use strake_proto::meta::{Cookie, RenameMode, XattrMode};
 use strake_proto::{Attr, Caller, Ino, Result, StatFs};
 
@@ -49,11 +54,22 @@ struct Life {
     vfs: Arc<StrakeVfs>,
 }
 
+/// The time after the last life.
+#[derive(Default)]
+struct Pause {
+    /// The number of the last life, and when an operation first saw that it is dead.
+    last: Option<(u16, Duration)>,
+    /// No life comes any more.
+    ended: bool,
+}
+
 /// See the head of this file.
 pub struct Lives {
     now: RwLock<Life>,
     /// The files of open handles of earlier lives that may write.
     strays: Mutex<HashMap<Handle, Ino>>,
+    pause: Mutex<Pause>,
+    begun: Condvar,
     adapter: OnceLock<Arc<dyn Invalidate>>,
 }
 
@@ -61,7 +77,14 @@ impl Lives {
     /// The first life.
     pub fn new(vfs: Arc<StrakeVfs>) -> Lives {
         let now = RwLock::new(Life { number: 0, vfs });
-        Lives { now, strays: Mutex::default(), adapter: OnceLock::new() }
+        let (strays, pause, begun) = (Mutex::default(), Mutex::default(), Condvar::new());
+        Lives { now, strays, pause, begun, adapter: OnceLock::new() }
+    }
+
+    /// No life comes any more: nobody waits for one.
+    pub fn end(&self) {
+        self.pause.lock().ended = true;
+        self.begun.notify_all();
     }
 
     /// Goes on with the next life. The one before is buried. False if there were too many.
@@ -80,12 +103,71 @@ impl Lives {
         }
         // The adapter knows these inodes still, and gives its lookups back to this life.
         vfs.mount.table.adopt(&now.vfs.mount.table);
+        vfs.mount.losses.inherit(&now.vfs.mount.losses);
         *now = Life { number, vfs: Arc::clone(vfs) };
+        drop(now);
+        // Who has seen the last life waits by now, or looks once more before.
+        drop(self.pause.lock());
+        self.begun.notify_all();
         true
     }
 
     fn now(&self) -> Arc<StrakeVfs> {
         Arc::clone(&self.now.read().vfs)
+    }
+
+    fn numbered(&self) -> (Arc<StrakeVfs>, u16) {
+        let now = self.now.read();
+        (Arc::clone(&now.vfs), now.number)
+    }
+
+    /// A life for an operation that depends on none of before. If none comes in time, it is the
+    /// last one, which fails.
+    fn living(&self) -> (Arc<StrakeVfs>, u16) {
+        loop {
+            let (vfs, number) = self.numbered();
+            // A lease that is over may end with the word that this life is dead.
+            let is_dead = vfs.mount.hold_lease().is_err() && vfs.mount.is_dead();
+            if !is_dead || !self.await_next(&vfs, number) {
+                return (vfs, number);
+            }
+        }
+    }
+
+    /// Waits until the life of this number is not the last one any more. False if that takes too
+    /// long.
+    fn await_next(&self, vfs: &StrakeVfs, number: u16) -> bool {
+        let (clock, observe) = (&vfs.mount.array.clock, &vfs.mount.array.observe);
+        let _wait = observe.waiters.enter("a new life of this mount", "");
+        let mut pause = self.pause.lock();
+        loop {
+            // `begin` takes the lock of the pause after this one, and never both.
+            if self.now.read().number != number {
+                return true;
+            }
+            let now = clock.monotonic();
+            let (_, since) = match pause.last {
+                Some(last) if last.0 == number => last,
+                _ => *pause.last.insert((number, now)),
+            };
+            let end = since + vfs.mount.settings.standstill_max;
+            if pause.ended || now >= end {
+                return false;
+            }
+            self.begun.wait_for(&mut pause, end - now);
+        }
+    }
+
+    /// Does what changes nothing. If the life dies in the midst of it, the next one does it.
+    fn looked<T>(&self, look: impl Fn(&StrakeVfs) -> Result<T>) -> Result<T> {
+        loop {
+            let (vfs, number) = self.living();
+            let result = look(&vfs);
+            let has_died = result.is_err() && vfs.mount.is_dead();
+            if !has_died || !self.await_next(&vfs, number) {
+                return result;
+            }
+        }
     }
 
     /// The life of a handle, and its number there.
@@ -101,10 +183,7 @@ impl Lives {
         open: impl FnOnce(&StrakeVfs) -> Result<T>,
         handle: impl FnOnce(&mut T) -> &mut Handle,
     ) -> Result<T> {
-        let (vfs, life) = {
-            let now = self.now.read();
-            (Arc::clone(&now.vfs), now.number)
-        };
+        let (vfs, life) = self.living();
         let mut opened = open(&vfs)?;
         let handle = handle(&mut opened);
         *handle = Handle(with_life(handle.0, life));
@@ -147,11 +226,11 @@ impl Vfs for Lives {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        self.now().statfs()
+        self.looked(|vfs| vfs.statfs())
     }
 
     fn lookup(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Entry> {
-        self.now().lookup(caller, parent, name)
+        self.looked(|vfs| vfs.lookup(caller, parent, name))
     }
 
     fn remember(&self, ino: Ino) {
@@ -163,7 +242,7 @@ impl Vfs for Lives {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.now().getattr(ino)
+        self.looked(|vfs| vfs.getattr(ino))
     }
 
     fn setattr(
@@ -175,40 +254,40 @@ impl Vfs for Lives {
     ) -> Result<Attr> {
         match handle.map(|handle| self.of(handle)).transpose()? {
             Some((vfs, handle)) => vfs.setattr(caller, ino, Some(handle), change),
-            None => self.now().setattr(caller, ino, None, change),
+            None => self.living().0.setattr(caller, ino, None, change),
         }
     }
 
     fn access(&self, caller: &Caller, ino: Ino, mask: u32) -> Result<()> {
-        self.now().access(caller, ino, mask)
+        self.looked(|vfs| vfs.access(caller, ino, mask))
     }
 
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        self.now().readlink(ino)
+        self.looked(|vfs| vfs.readlink(ino))
     }
 
     fn mknod(&self, caller: &Caller, parent: Ino, name: &[u8], node: MakeNode) -> Result<Entry> {
-        self.now().mknod(caller, parent, name, node)
+        self.living().0.mknod(caller, parent, name, node)
     }
 
     fn mkdir(&self, caller: &Caller, parent: Ino, name: &[u8], permissions: u32) -> Result<Entry> {
-        self.now().mkdir(caller, parent, name, permissions)
+        self.living().0.mkdir(caller, parent, name, permissions)
     }
 
     fn symlink(&self, caller: &Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Entry> {
-        self.now().symlink(caller, parent, name, target)
+        self.living().0.symlink(caller, parent, name, target)
     }
 
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &[u8]) -> Result<Entry> {
-        self.now().link(caller, ino, parent, name)
+        self.living().0.link(caller, ino, parent, name)
     }
 
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
-        self.now().unlink(caller, parent, name)
+        self.living().0.unlink(caller, parent, name)
     }
 
     fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
-        self.now().rmdir(caller, parent, name)
+        self.living().0.rmdir(caller, parent, name)
     }
 
     fn rename(
@@ -218,7 +297,7 @@ impl Vfs for Lives {
         target: (Ino, &[u8]),
         mode: RenameMode,
     ) -> Result<()> {
-        self.now().rename(caller, source, target, mode)
+        self.living().0.rename(caller, source, target, mode)
     }
 
     fn create(
@@ -323,7 +402,7 @@ impl Vfs for Lives {
         with_attrs: bool,
         take: &mut dyn FnMut(&DirItem) -> bool,
     ) -> Result<()> {
-        self.now().readdir(ino, cookie, with_attrs, take)
+        self.living().0.readdir(ino, cookie, with_attrs, take)
     }
 
     fn fsyncdir(&self, ino: Ino) -> Result<()> {
@@ -331,11 +410,11 @@ impl Vfs for Lives {
     }
 
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        self.now().getxattr(caller, ino, name)
+        self.looked(|vfs| vfs.getxattr(caller, ino, name))
     }
 
     fn listxattr(&self, caller: &Caller, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        self.now().listxattr(caller, ino)
+        self.looked(|vfs| vfs.listxattr(caller, ino))
     }
 
     fn setxattr(
@@ -347,11 +426,11 @@ impl Vfs for Lives {
         mode: XattrMode,
         clear_setgid: bool,
     ) -> Result<()> {
-        self.now().setxattr(caller, ino, name, value, mode, clear_setgid)
+        self.living().0.setxattr(caller, ino, name, value, mode, clear_setgid)
     }
 
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        self.now().removexattr(caller, ino, name)
+        self.living().0.removexattr(caller, ino, name)
     }
 
     fn test_lock(&self, handle: Handle, want: &LockWant) -> Result<Option<LockHeld>> {

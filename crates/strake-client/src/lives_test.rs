@@ -3,7 +3,9 @@
 use super::*;
 use crate::coherence_test::{File, World, client};
 use crate::invalidate::{Dropping, Found, Outdated};
+use std::sync::atomic::Ordering;
 use strake_env::sync::Mutex;
+use strake_env::thread;
 use strake_proto::{ClientId, ErrorKind};
 use strake_token::Mode;
 use strake_token::port::ToClient;
@@ -87,8 +89,9 @@ fn a_dead_mount_goes_on_and_only_files_that_were_open_are_lost() {
     lives.fsync(handle).expect("durable");
     lives.write(handle, 0, b"never").expect("there is room");
     rigged.die();
-    assert_eq!(kind(lives.getattr(ino)), ErrorKind::Io);
     assert_eq!(kind(lives.fsync(handle)), ErrorKind::Io);
+    assert_eq!(kind(lives.fsyncdir(Ino::ROOT)), ErrorKind::Io);
+    assert_eq!(kind(lives.sync()), ErrorKind::Io);
     let dropped =
         |what: &Outdated| matches!(what, Outdated::Contents { ino: it, .. } if *it == ino);
     assert!(kernel.0.lock().iter().any(dropped), "the kernel has its bytes no more");
@@ -172,5 +175,112 @@ fn pages_are_had_exclusively_while_a_handle_of_an_earlier_life_may_store_to_them
     lives.release(file.handles[0]);
     assert_eq!(fills(), Some(Mode::Shared));
     lives.release(reader);
+    rigged.end(last);
+}
+
+/// A program has closed a file and did not sync it. When it opens the file again to do so, the
+/// bytes are gone. The same holds for names, of which the metadata was not told.
+#[test]
+fn a_sync_in_the_next_life_tells_of_what_the_last_one_lost() {
+    let rigged = Rigged::new();
+    let Rigged { world, file, lives, .. } = &rigged;
+    let dir = |name: &[u8]| lives.mkdir(ROOT, Ino::ROOT, name, 0o755).expect("made").attr.ino;
+    let (changed, untouched) = (dir(b"changed"), dir(b"untouched"));
+    let make = |name: &[u8]| {
+        let (entry, opened) = lives.create(ROOT, changed, name, 0o644, RW, true).expect("made");
+        (entry.attr.ino, opened.handle)
+    };
+    let (durable, handle) = make(b"durable");
+    lives.release(handle);
+    lives.sync().expect("synced");
+    let opened = |ino| lives.open(ROOT, ino, RW).expect("opened").handle;
+    let (written, read) = (opened(file.ino), opened(durable));
+    lives.write(written, 0, b"never").expect("there is room");
+    lives.read(read, 0, &mut [0; 5]).expect("readable");
+    [written, read].into_iter().for_each(|handle| lives.release(handle));
+    world.leader.refuses_later.store(true, Ordering::SeqCst);
+    lives.release(make(b"lost").1);
+    rigged.die();
+    let last = rigged.go_on();
+    assert_eq!(kind(lives.lookup(ROOT, changed, b"lost")), ErrorKind::NotFound);
+    let (written, read) = (opened(file.ino), opened(durable));
+    lives.fsync(read).expect("nothing of it is lost");
+    lives.fsyncdir(untouched).expect("nothing of it is lost");
+    assert_eq!(kind(lives.fsync(written)), ErrorKind::Io);
+    assert_eq!(kind(lives.fsyncdir(changed)), ErrorKind::Io);
+    assert_eq!(kind(lives.sync()), ErrorKind::Io);
+    lives.write(written, 0, b"again").expect("there is room");
+    lives.fsync(written).expect("it was told");
+    lives.fsyncdir(changed).expect("it was told");
+    lives.sync().expect("it was told");
+    [written, read].into_iter().for_each(|handle| lives.release(handle));
+    rigged.end(last);
+}
+
+/// Waits until somebody waits for the next life.
+fn await_waiter(lives: &Lives) {
+    let waiters = &lives.now().mount.array.observe.waiters;
+    while !waiters.snapshot().iter().any(|wait| wait.reason == "a new life of this mount") {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn operations_that_need_no_open_file_wait_for_the_next_life() {
+    let rigged = Rigged::new();
+    let Rigged { file, lives, handle, .. } = &rigged;
+    rigged.die();
+    let last = thread::scope(|scope| {
+        let looks = scope.spawn(|| lives.lookup(ROOT, Ino::ROOT, file.name.as_bytes()));
+        let makes = scope.spawn(|| {
+            let made = lives.create(ROOT, Ino::ROOT, b"new", 0o644, RW, true);
+            made.map(|(_, opened)| opened.handle)
+        });
+        await_waiter(lives);
+        assert_eq!(kind(lives.fsync(*handle)), ErrorKind::Io);
+        assert!(!looks.is_finished() && !makes.is_finished());
+        let last = rigged.go_on();
+        let found = looks.join().expect("no panic").expect("there");
+        assert_eq!(found.attr.ino, file.ino);
+        let new = makes.join().expect("no panic").expect("made");
+        lives.write(new, 0, b"bytes").expect("it is open in this life");
+        lives.release(new);
+        last
+    });
+    rigged.end(last);
+}
+
+/// They wait for `standstill_max` after the death, however many there are.
+#[test]
+fn operations_do_not_wait_for_long_for_a_life_that_does_not_come() {
+    let rigged = Rigged::new();
+    let Rigged { file, lives, .. } = &rigged;
+    rigged.die();
+    let (clock, limit) = {
+        let mount = &lives.now().mount;
+        (Arc::clone(&mount.array.clock), mount.settings.standstill_max)
+    };
+    let start = clock.monotonic();
+    for _ in 0..20 {
+        assert_eq!(kind(lives.getattr(file.ino)), ErrorKind::Io);
+    }
+    assert!((limit..limit * 20).contains(&(clock.monotonic() - start)), "all wait together");
+    let last = rigged.go_on();
+    lives.getattr(file.ino).expect("it goes on");
+    rigged.end(last);
+}
+
+#[test]
+fn nobody_waits_for_a_life_after_the_end() {
+    let rigged = Rigged::new();
+    let Rigged { file, lives, .. } = &rigged;
+    rigged.die();
+    thread::scope(|scope| {
+        let looks = scope.spawn(|| lives.getattr(file.ino));
+        await_waiter(lives);
+        lives.end();
+        assert_eq!(kind(looks.join().expect("no panic")), ErrorKind::Io);
+    });
+    let last = rigged.go_on();
     rigged.end(last);
 }

@@ -10,6 +10,7 @@ use crate::inode::shown::ShownNames;
 use crate::inode::turns::Turns;
 use crate::inode::untold::Untold;
 use crate::invalidate::Invalidate;
+use crate::losses::Losses;
 use crate::memory::file::FileState;
 use crate::memory::page_pool::PagePool;
 use crate::mode::{AccessTimes, ModeCell};
@@ -70,8 +71,7 @@ pub(crate) struct Mount {
     /// Inodes whose dirty blocks are still to be queued when clean pages are short, those that have
     /// been dirty longest first: see `flush/writers.rs`. A leaf.
     pub(crate) pressed: Mutex<VecDeque<Ino>>,
-    /// Why changes were lost of which no sync of everything has told yet. A leaf.
-    pub(crate) lost: Mutex<Option<Error>>,
+    pub(crate) losses: Losses,
     /// The files that others want and that cannot be made durable, because disks are away. A leaf.
     pub(crate) stuck: Mutex<BTreeSet<Ino>>,
 }

@@ -434,8 +434,9 @@ impl Vfs for StrakeVfs {
 
     fn flush(&self, handle: Handle) -> Result<()> {
         let open = self.files.get(handle)?;
-        let core = open.inode.core.lock();
-        core.latch.report(&mut open.seen.lock())
+        let result = open.inode.core.lock().latch.report(&mut open.seen.lock());
+        // Who syncs the file next need not hear it again.
+        result.inspect_err(|_| drop(self.mount.losses.tell_of(open.inode.ino)))
     }
 
     fn fsync(&self, handle: Handle) -> Result<()> {
@@ -531,7 +532,8 @@ impl Vfs for StrakeVfs {
         self.timings.fsync.run(|| {
             self.mount.hold_lease()?;
             self.mount.tell_kept()?;
-            self.mount.array.meta.sync()
+            self.mount.array.meta.sync()?;
+            self.mount.losses.tell_of(ino)
         })
     }
 
@@ -617,7 +619,7 @@ impl Vfs for StrakeVfs {
         self.timings.sync.run(|| {
             self.mount.hold_lease()?;
             let bytes = sync_for_program(&self.mount)?;
-            self.mount.lost.lock().take().map_or(Ok(bytes), Err)
+            self.mount.losses.tell().map(|()| bytes)
         })
     }
 }

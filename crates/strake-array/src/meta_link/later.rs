@@ -14,7 +14,7 @@
 //! the error. Else the change is lost, as if the client had crashed, and the next one who settles
 //! gets the error.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,8 +22,8 @@ use strake_env::Clock;
 use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_env::thread::{Builder, JoinHandle};
 use strake_observe::Observe;
-use strake_proto::meta::{MetaEntry, MetaPort, MetaReply};
-use strake_proto::{Error, ErrorKind, Result};
+use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaReply};
+use strake_proto::{Error, ErrorKind, Ino, Result};
 use tracing::error;
 
 /// The most changes that are sent at once.
@@ -47,6 +47,16 @@ struct Change {
     is_repeated: bool,
 }
 
+impl Change {
+    /// Whose names it changes.
+    fn directory(&self) -> Option<Ino> {
+        match self.entry.op {
+            MetaOp::CreateAs { parent, .. } | MetaOp::Remove { parent, .. } => Some(parent),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Default)]
 struct State {
     /// Changes that are not applied yet, in their order.
@@ -59,8 +69,9 @@ struct State {
     failure: Option<Error>,
     /// Why a change is lost that nobody has been told of.
     loss: Option<Error>,
-    /// How many are lost.
+    /// How many are lost, and in which directories.
     lost: u64,
+    lost_in: BTreeSet<Ino>,
     thread: Option<JoinHandle<()>>,
     ended: bool,
 }
@@ -102,6 +113,7 @@ impl State {
             let what = "a change of names that a program was told of is lost";
             error!(target: "metadata", "{what}: {error}: {:?}", change.entry.op);
             self.lost += 1;
+            self.lost_in.extend(change.directory());
             self.loss = Some(Error::new(ErrorKind::Io, format!("{what}: {error}")));
         }
         left.append(&mut self.open);
@@ -191,6 +203,13 @@ impl Later {
     /// How many changes are lost.
     pub(super) fn lost(&self) -> u64 {
         self.0.state.lock().lost
+    }
+
+    /// The directories of changes that are lost, or not applied yet.
+    pub(super) fn directories(&self) -> BTreeSet<Ino> {
+        let state = self.0.state.lock();
+        let open = state.open.iter().filter_map(Change::directory);
+        open.chain(state.lost_in.iter().copied()).collect()
     }
 }
 

@@ -6,6 +6,7 @@
 use crate::inode::known::KnownNames;
 use crate::memory::file::FileState;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_env::sync::{Mutex, WatchedMutex, WatchedRwLock};
 use strake_proto::acl::Acl;
@@ -169,6 +170,17 @@ impl Drop for Leaving<'_> {
 }
 
 impl InodeState {
+    /// Whether the metadata or the disks lack a change that a program has made. An access time that
+    /// a read has moved is none.
+    pub(crate) fn lacks_more_than_reads(&self) -> bool {
+        let core = self.core.lock();
+        let times = core.mtime.is_some() || core.ctime.is_some() || core.size_changed;
+        let bytes = core.file.as_ref().is_some_and(|file| {
+            file.has_dirty_blocks() || file.unstable.load(Ordering::Acquire) > 0
+        });
+        times || bytes || core.keeps_attributes()
+    }
+
     /// The state of an inode of which nothing is known yet.
     pub(crate) fn new(ino: Ino) -> InodeState {
         let attr = Attr {

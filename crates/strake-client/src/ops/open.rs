@@ -246,7 +246,8 @@ fn reap(mount: &Mount, inode: &Arc<InodeState>) {
 
 /// See [`crate::Vfs::fsync`].
 pub(crate) fn fsync(mount: &Mount, open: &OpenFile) -> Result<()> {
-    let result = sync_inode(mount, &open.inode);
+    let lost = mount.losses.tell_of(open.inode.ino);
+    let result = sync_inode(mount, &open.inode).and(lost);
     let mut core = open.inode.core.lock();
     if let Err(error) = result {
         core.latch.set(error);

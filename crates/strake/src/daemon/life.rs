@@ -145,6 +145,7 @@ impl Daemon {
         };
         if let Err(error) = self.go_on(lives, opened.life) {
             warn!(target: "daemon", "the mount stays dead: {error}");
+            lives.end();
         }
     }
 

@@ -149,6 +149,9 @@ impl Daemon {
         if let Some(bytes) = *stopped {
             return Ok(bytes);
         }
+        if force {
+            self.lives.iter().for_each(|lives| lives.end());
+        }
         self.unmount(force)?;
         self.checks.stop(&self.observe.waiters);
         self.manager.iter().for_each(Manager::stop);
