@@ -27,6 +27,7 @@ const CLIENT_LAYERS: &[&str] = &[
     "vfs",
     "lease",
     "locks",
+    "losses",
     "tokens",
     "memory",
     "inode",
