@@ -11,7 +11,7 @@ use strake_env::lock_waits::lock_waits;
 use strake_env::thread;
 use strake_env::{Clock, RealClock, Rng};
 use strake_proto::meta::{MetaQuery, RenameMode, XattrMode};
-use strake_proto::{Attr, Caller, Ino, Timestamp};
+use strake_proto::{Attr, Caller, ErrorKind, Ino, Timestamp};
 
 const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
@@ -177,6 +177,52 @@ fn what_the_metadata_must_know_is_told_first() {
     own.fsync(second).expect("synced");
     assert_eq!(told(own, ino), renamed, "the change time does not go back");
     own.release(handle);
+    world.end();
+}
+
+/// Programs that copy trees ask for them, of each file.
+#[test]
+fn extended_attributes_that_are_known_to_be_absent_are_not_asked_for() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let (file, _) = made(&world, b"file");
+    let dir = own.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).expect("made").attr.ino;
+    let names = |ino| own.listxattr(ROOT, ino).expect("listed");
+    let acl = b"system.posix_acl_access";
+    let asks = |ino| {
+        assert!(names(ino).is_empty());
+        for name in [&b"user.a"[..], acl] {
+            let absent = own.getxattr(ROOT, ino, name).expect_err("absent");
+            assert_eq!(absent.kind(), ErrorKind::NoAttribute);
+        }
+    };
+    // Whether a directory has a default ACL is asked once.
+    [file, dir].into_iter().for_each(asks);
+    let before = world.leader.heard();
+    [file, dir].into_iter().for_each(asks);
+    assert_eq!(world.leader.heard(), before);
+    let entry = |tag: u16, permissions: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &permissions.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let entries =
+        [(1, 6, u32::MAX), (2, 6, 7), (4, 4, u32::MAX), (16, 6, u32::MAX), (32, 4, u32::MAX)];
+    let entries = entries.map(|(tag, permissions, id)| entry(tag, permissions, id));
+    let value = [&2u32.to_le_bytes()[..], &entries.concat()].concat();
+    for ino in [file, dir] {
+        other.setxattr(ROOT, ino, b"user.a", b"1", XattrMode::Set, false).expect("set");
+        assert_eq!(names(ino), [b"user.a"]);
+        other.removexattr(ROOT, ino, b"user.a").expect("removed");
+        assert!(names(ino).is_empty());
+        other.setxattr(ROOT, ino, acl, &value, XattrMode::Set, false).expect("set");
+        assert_eq!(names(ino), [acl]);
+        assert_eq!(own.getxattr(ROOT, ino, acl).expect("there"), value);
+        other.removexattr(ROOT, ino, acl).expect("removed");
+        assert!(names(ino).is_empty());
+    }
+    let default = b"system.posix_acl_default";
+    other.setxattr(ROOT, dir, default, &value, XattrMode::Set, false).expect("set");
+    assert_eq!(names(dir), [default]);
+    assert_eq!(own.getxattr(ROOT, dir, default).expect("there"), value);
     world.end();
 }
 

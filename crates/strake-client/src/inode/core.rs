@@ -455,6 +455,11 @@ impl Core {
         self.changes += 1;
     }
 
+    /// Whether it is known to have no default ACL. Only directories may have one.
+    pub(crate) fn has_no_default_acl(&self) -> bool {
+        self.no_default_acl || (self.loaded && self.attr.file_type != FileType::Directory)
+    }
+
     /// Whether attributes are kept ([`Core::keep`]).
     pub(crate) fn keeps_attributes(&self) -> bool {
         self.untold.is_some()

@@ -16,10 +16,10 @@ use crate::inode::known::is_plain_name;
 use crate::inode::open_table::Pinned;
 use crate::inode::reserved::Next;
 use crate::mount::Mount;
-use crate::permissions::ACL_DEFAULT;
+use crate::ops::xattr::may_have_default_acl;
 use std::collections::VecDeque;
 use strake_proto::limits::SYMLINK_BYTES_MAX;
-use strake_proto::meta::{Inode, MetaOp, MetaQuery, MetaReply, NewInode, Removed};
+use strake_proto::meta::{Inode, MetaOp, MetaReply, NewInode, Removed};
 use strake_proto::{Attr, ErrorKind, FileType, Ino, Result, Timestamp};
 
 /// A reserved number. `None` if the metadata gives none now.
@@ -75,7 +75,7 @@ pub(crate) fn make_later(
         matches!(new.file_type, FileType::Regular | FileType::Directory | FileType::Symlink);
     let is_valid = is_plain_name(name) && new.target.len() <= SYMLINK_BYTES_MAX;
     let is_absent = || dir.core.lock().names.leads_alone_to(name, None);
-    if !is_plain || !is_valid || !is_absent() || has_default_acl(mount, dir)? {
+    if !is_plain || !is_valid || !is_absent() || may_have_default_acl(mount, dir)? {
         return Ok(None);
     }
     let Some(ino) = next_number(mount)? else { return Ok(None) };
@@ -140,26 +140,4 @@ pub(crate) fn remove_later(
     let outcome = MetaReply::Removed(Some(removed));
     let is_taken = mount.array.meta.apply_later(op, time, outcome).is_ok();
     Ok(is_taken.then_some((removed, time)))
-}
-
-/// Whether a directory passes an ACL on. This is asked before inodes are made in it, so the answer
-/// is kept. True also if it cannot be told.
-fn has_default_acl(mount: &Mount, dir: &InodeState) -> Result<bool> {
-    let epoch = {
-        let core = dir.core.lock();
-        if core.no_default_acl {
-            return Ok(false);
-        }
-        core.acl_epoch()
-    };
-    let query = MetaQuery::GetXattr { ino: dir.ino, name: ACL_DEFAULT.to_vec() };
-    match mount.array.meta.query(&query) {
-        Err(error) if error.kind() == ErrorKind::NoAttribute => {
-            let mut core = dir.core.lock();
-            core.no_default_acl = core.acl_epoch() == epoch;
-            Ok(!core.no_default_acl)
-        }
-        Err(error) if error.kind() == ErrorKind::Io => Err(error),
-        _ => Ok(true),
-    }
 }

@@ -57,10 +57,13 @@ pub(crate) fn get(
         _ => {}
     }
     // Linux asks for capabilities before the first write of each file.
-    let is_acl = name == ACL_ACCESS || name == ACL_DEFAULT;
-    let is_absent =
-        |core: &Core| !core.has_xattrs || (core.no_capability && name == CAPABILITY_NAME);
-    if !is_acl && mount.loaded(inode, is_absent)? {
+    let is_absent = |core: &Core| match name {
+        ACL_ACCESS => !core.has_acl,
+        ACL_DEFAULT => core.has_no_default_acl(),
+        CAPABILITY_NAME => !core.has_xattrs || core.no_capability,
+        _ => !core.has_xattrs,
+    };
+    if mount.loaded(inode, is_absent)? {
         return Err(ErrorKind::NoAttribute.into());
     }
     match mount.array.meta.query(&MetaQuery::GetXattr { ino: inode.ino, name: name.to_vec() })? {
@@ -107,8 +110,35 @@ pub(crate) fn remove_capability(mount: &Mount, inode: &InodeState) -> Result<()>
     }
 }
 
+/// Whether an inode may have a default ACL, which only directories have. This is asked before
+/// inodes are made in a directory, so the answer is kept. True also if it cannot be told.
+pub(crate) fn may_have_default_acl(mount: &Mount, inode: &InodeState) -> Result<bool> {
+    let epoch = {
+        let core = inode.core.lock();
+        if core.has_no_default_acl() {
+            return Ok(false);
+        }
+        core.acl_epoch()
+    };
+    let query = MetaQuery::GetXattr { ino: inode.ino, name: ACL_DEFAULT.to_vec() };
+    match mount.array.meta.query(&query) {
+        Err(error) if error.kind() == ErrorKind::NoAttribute => {
+            let mut core = inode.core.lock();
+            core.no_default_acl = core.acl_epoch() == epoch;
+            Ok(!core.no_default_acl)
+        }
+        Err(error) if error.kind() == ErrorKind::Io => Err(error),
+        _ => Ok(true),
+    }
+}
+
 /// See [`crate::Vfs::listxattr`].
 pub(crate) fn list(mount: &Mount, caller: &Caller, inode: &InodeState) -> Result<Vec<Vec<u8>>> {
+    // Programs that copy trees ask this of each file.
+    let may_have_others = mount.loaded(inode, |core| core.has_xattrs || core.has_acl)?;
+    if !may_have_others && !may_have_default_acl(mount, inode)? {
+        return Ok(Vec::new());
+    }
     let MetaReply::Names(mut names) =
         mount.array.meta.query(&MetaQuery::ListXattr { ino: inode.ino })?
     else {

@@ -1,11 +1,11 @@
 //! `strake node`: adds, starts, stops, deletes and lists the nodes of a cluster.
 
 use crate::admin::LINE_BYTES_MAX;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, NodeNumber};
 use crate::commands::up::start_daemon;
 use crate::node::{
     LeaderRequest, MetadataState, NodeDir, NodeFile, NodeRequest, NodeState, PORT_DEFAULT, Peer,
-    ReplicaState, Request, ask_own,
+    ReplicaState, Request, ask_own, voters_of,
 };
 use crate::output;
 use crate::registry;
@@ -18,11 +18,14 @@ use std::time::Duration;
 use strake_env::net::{IpAddr, SocketAddr, TcpStream};
 use strake_env::{Clock, RealClock};
 use strake_net::{Endpoint, JoinToken, Listener};
-use strake_proto::{ByteCount, Error, ErrorKind, NodeName, Result, Roles};
+use strake_proto::{ByteCount, Error, ErrorKind, NodeName, Result, Role, Roles};
 use strake_report::Table;
 
 /// For a connection to the leader, made only to learn this machine's address.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// How long a node that has joined waits for its place in the quorum, and how often it looks.
+const PLACE_WAIT_MAX: Duration = Duration::from_secs(15);
+const PLACE_LOOK: Duration = Duration::from_millis(100);
 /// How long a server process may take to close its disks.
 const END_WAIT_MAX: Duration = Duration::from_secs(120);
 const END_WAIT_STEP: Duration = Duration::from_millis(20);
@@ -253,7 +256,29 @@ fn join(token: &str, dir: &std::path::Path, address: Option<&str>) -> Result<()>
     dir.make(&file, &cluster, &own, None)?;
     start_process(&dir)?;
     println!("{node} at {address} is a node of cluster {}", cluster.name);
+    if own.identity().roles.has(Role::Quorum) {
+        await_place(dir.root(), file.id);
+    }
     Ok(())
+}
+
+/// Waits until a node has its place in the quorum, and as many of its nodes have votes as may. If
+/// one of them was lost before, the others could not go on.
+fn await_place(dir: &std::path::Path, node: NodeNumber) {
+    let target = NodeTarget { dir: Some(dir.to_owned()), json: false };
+    let end = RealClock.monotonic() + PLACE_WAIT_MAX;
+    let is_so = |state: ReplicaState| {
+        let votes = state.members.iter().filter(|member| member.votes).count();
+        let own = state.members.iter().find(|member| member.node == node);
+        own.is_some_and(|own| own.is_heard) && votes == voters_of(state.members.len())
+    };
+    while !target.replica().is_ok_and(is_so) {
+        if RealClock.monotonic() >= end {
+            let why = "`strake node state` says why";
+            return output::tell(&format!("the node has no place in the quorum yet; {why}"));
+        }
+        RealClock.sleep(PLACE_LOOK);
+    }
 }
 
 /// Reads a token as `strake node add` prints it: the network layer's, `@`, and the leader's name,

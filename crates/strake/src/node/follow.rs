@@ -247,10 +247,12 @@ impl Node {
 
     /// Takes newer records from the first node of the quorum that answers, if it has any.
     pub(super) fn look_for_records(self: &Arc<Node>) {
-        if let Some(quorum) = self.quorum()
-            && let Err(error) = quorum.tend()
-        {
-            warn!(target: "node", "the quorum's members are not changed yet: {error}");
+        match self.quorum().map(|quorum| quorum.tend()) {
+            Some(Ok(true)) => self.hurry(),
+            Some(Err(error)) => {
+                warn!(target: "node", "the quorum's members are not changed yet: {error}");
+            }
+            Some(Ok(false)) | None => {}
         }
         let cluster = self.cluster();
         let nodes: Vec<NodeNumber> =

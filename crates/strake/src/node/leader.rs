@@ -51,6 +51,7 @@ impl Node {
                 let (name, address) = (node.clone(), *address);
                 let cluster = self.change(&Change::Join { name, address })?;
                 info!(target: "node", "{node} has joined at {address}");
+                self.hurry();
                 encode(&cluster)
             }
             LeaderRequest::DeleteNode { node } => encode(&self.delete_node(node)?),

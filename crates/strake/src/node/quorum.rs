@@ -269,11 +269,12 @@ impl Quorum {
         self.replica.status().role == RoleName::Leader
     }
 
-    /// If this node leads: brings the members in line with the records.
+    /// If this node leads: brings the members in line with the records. Returns whether they have
+    /// changed, so that a further change may follow.
     ///
     /// # Errors
     /// If that does not go now. It is tried again.
-    pub(super) fn tend(&self) -> Result<()> {
+    pub(super) fn tend(&self) -> Result<bool> {
         if self.replica.is_newly_content() {
             warn!(
                 target: "node",
@@ -282,7 +283,7 @@ impl Quorum {
             );
         }
         if !self.leads() {
-            return Ok(());
+            return Ok(false);
         }
         self.found()?;
         let wanted =

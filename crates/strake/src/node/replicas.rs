@@ -66,8 +66,8 @@ pub(crate) fn state(
     }
 }
 
-/// If this replica leads: brings the members in line with those that are `wanted`. `kept` is the
-/// beginning of a sentence for the log.
+/// If this replica leads: brings the members in line with those that are `wanted`. Returns whether
+/// they have changed. `kept` is the beginning of a sentence for the log.
 ///
 /// # Errors
 /// If that does not go now. The caller tries again.
@@ -77,17 +77,17 @@ pub(crate) fn tend(
     wanted: &BTreeSet<ReplicaId>,
     kept: &str,
     limit: Duration,
-) -> std::result::Result<(), Box<Failure>> {
+) -> std::result::Result<bool, Box<Failure>> {
     let status = replica.status();
     if status.role != RoleName::Leader {
-        return Ok(());
+        return Ok(false);
     }
     let is_near = |id: ReplicaId| {
         let mut members = status.members.iter();
         members.any(|member| member.id == id && member.is_heard && member.lag == 0)
     };
     let next = next_members(own, wanted, &status.membership, &is_near);
-    let Some((voters, learners)) = next else { return Ok(()) };
+    let Some((voters, learners)) = next else { return Ok(false) };
     match replica.change(&voters, &learners, limit) {
         Ok(()) => {
             let shown = |ids: &BTreeSet<ReplicaId>| {
@@ -96,10 +96,10 @@ pub(crate) fn tend(
             };
             let (voters, learners) = (shown(&voters), shown(&learners));
             info!(target: "node", "{kept} {voters}; learners: {learners}");
-            Ok(())
+            Ok(true)
         }
         // It goes on by itself, or when the log has arrived.
-        Err(Failure::NotChanged(ChangeRefusal::UnderWay | ChangeRefusal::Behind(_))) => Ok(()),
+        Err(Failure::NotChanged(ChangeRefusal::UnderWay | ChangeRefusal::Behind(_))) => Ok(false),
         Err(failure) => Err(Box::new(failure)),
     }
 }

@@ -49,6 +49,10 @@ use tracing::{error, info, warn};
 
 /// How often a node looks for file systems that could not be opened, and for newer records.
 const TEND_INTERVAL: Duration = Duration::from_secs(2);
+/// How often it looks, and for how long, while the quorum changes: until all have their votes, the
+/// loss of one node can be too much.
+const HURRIED_INTERVAL: Duration = Duration::from_millis(100);
+const HURRIED: Duration = Duration::from_secs(5);
 /// How long a start waits for the port of the process before, and how often it looks.
 const PORT_WAIT_MAX: Duration = Duration::from_secs(2);
 const PORT_WAIT_STEP: Duration = Duration::from_millis(20);
@@ -88,11 +92,13 @@ pub(super) struct Node {
     _pings: Pings,
     /// True while no other node answers, so that the log says so once.
     pub(super) is_alone: AtomicBool,
+    /// Until that time of the clock the tender looks often.
+    hurried_until: Mutex<Duration>,
     /// Counts the times that other nodes were asked for newer records.
     pub(super) round: AtomicUsize,
     /// The reason to end, once there is one.
     end: Mutex<Option<&'static str>>,
-    /// Wakes the tender: there is a reason to end, or a mount is dead.
+    /// Wakes the tender: there is a reason to end, a mount is dead, or the quorum changes.
     pub(super) ended: Arc<Condvar>,
 }
 
@@ -234,7 +240,7 @@ fn converse(node: &Arc<Node>, stream: &UnixStream) {
 /// Opens what could not be opened before, and looks after the records.
 fn tend(node: &Weak<Node>) {
     while let Some(node) = node.upgrade() {
-        if node.ends_within(TEND_INTERVAL) {
+        if node.ends_within(node.tend_interval()) {
             return;
         }
         node.look_for_records();
@@ -247,6 +253,17 @@ fn tend(node: &Weak<Node>) {
 }
 
 impl Node {
+    /// The quorum changes, or is to change.
+    pub(super) fn hurry(&self) {
+        *self.hurried_until.lock() = RealClock.monotonic() + HURRIED;
+        self.ended.notify_all();
+    }
+
+    fn tend_interval(&self) -> Duration {
+        let is_hurried = RealClock.monotonic() < *self.hurried_until.lock();
+        if is_hurried { HURRIED_INTERVAL } else { TEND_INTERVAL }
+    }
+
     fn open(dir: NodeDir, file: NodeFile) -> Result<Node> {
         let own = dir.credentials()?;
         let (records, has_log) = dir.records_and_log()?;
@@ -298,6 +315,7 @@ impl Node {
             storing: Mutex::new(()),
             quorum: Mutex::new(None),
             quorum_fault: Mutex::new(None),
+            hurried_until: Mutex::default(),
             is_alone: AtomicBool::new(false),
             round: AtomicUsize::new(0),
             end: Mutex::new(None),
