@@ -803,6 +803,17 @@ fn what_is_lost_because_another_mount_waits_is_told_by_the_file_and_by_a_sync_of
     writer.sync().expect("that was told");
     assert_eq!(writer.fsync(file.handles[0]).expect_err("it is lost").kind(), ErrorKind::NoSpace);
     writer.fsync(file.handles[0]).expect("that was told");
+
+    // Nobody has the file open when it is lost.
+    writer.write(file.handles[0], 0, &[3; 5000]).expect("there is room");
+    writer.release(file.handles[0]);
+    world.rig.nsds[0].set_faults(Faults { write, ..Faults::default() });
+    reader.read(file.handles[1], 0, &mut out).expect("it waits for long enough");
+    world.rig.nsds[0].set_faults(Faults::default());
+    let anew = writer.open(ROOT, file.ino, OpenFlags::READ_WRITE).expect("opened").handle;
+    assert_eq!(writer.fsync(anew).expect_err("it is lost").kind(), ErrorKind::NoSpace);
+    writer.fsync(anew).expect("that was told");
+    writer.release(anew);
     world.end();
 }
 

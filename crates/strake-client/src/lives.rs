@@ -171,10 +171,18 @@ impl Lives {
     }
 
     /// The life of a handle, and its number there.
+    ///
+    /// # Errors
+    /// `Io` if it is of an earlier life. Whoever syncs its file next need not hear that again.
     fn of(&self, handle: Handle) -> Result<(Arc<StrakeVfs>, Handle)> {
         let now = self.now.read();
-        let own = of_life(handle.0, now.number).ok_or_else(dead)?;
-        Ok((Arc::clone(&now.vfs), Handle(own)))
+        if let Some(own) = of_life(handle.0, now.number) {
+            return Ok((Arc::clone(&now.vfs), Handle(own)));
+        }
+        if let Some(ino) = self.strays.lock().get(&handle) {
+            let _ = now.vfs.mount.losses.tell_of(*ino);
+        }
+        Err(dead())
     }
 
     /// Opens in the life of now.

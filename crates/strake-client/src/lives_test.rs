@@ -111,6 +111,7 @@ fn a_dead_mount_goes_on_and_only_files_that_were_open_are_lost() {
     lives.release(handle);
     assert_eq!(lives.read(again, 0, &mut out).expect("readable"), 5);
     assert_eq!(&out, b"first", "what was synced, and nothing that was not");
+    lives.fsync(again).expect("the handle of before has told what is lost");
     lives.write(again, 0, b"again").expect("there is room");
     assert_eq!(other.read(file.handles[1], 0, &mut out).expect("readable"), 5);
     assert_eq!(&out, b"again");
