@@ -45,7 +45,8 @@ impl Losses {
     /// # Errors
     /// Once, if something is lost.
     pub(crate) fn tell(&self) -> Result<()> {
-        self.0.lock().newest.take().map_or(Ok(()), Err)
+        let newest = self.0.lock().newest.take();
+        newest.map_or(Ok(()), |error| Err(error.context("changes are lost")))
     }
 
     /// Takes over what a mount before this one has not told.

@@ -303,8 +303,10 @@ fn mount_stops(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     let what = format!("a mount that is stopped holds up nobody: {seconds:.1} s");
     checks.record(&what, free.map(drop));
     signal("-CONT", &process)?;
+    let read = fs::read(at(place, "n3").join("synced-20")).map(drop).map_err(text("read"));
+    checks.record("let go on, who opens a file at once waits for it", read);
     let held = held.goes_on()?;
-    checks.record("let go on, it goes on, and the file that was open gives EIO", Ok(()));
+    checks.record("it goes on, and the file that was open gives EIO", Ok(()));
     let others = [at(place, "n1"), at(place, "n2")];
     checks.record("it has changed nothing", held.is_unchanged_on(&others));
     held.close()?;

@@ -54,6 +54,10 @@ const CASES: [Case; 4] = [
     Case { full: true, ..Case::of("full", SMALL, (3, 30)) },
 ];
 
+/// A start takes no longer than this, also after a kill amid small overwrites: few stripes wait for
+/// a commit at any time, so there is little to resolve (rule P8).
+const START_SECONDS_MAX: u64 = 30;
+
 /// Random numbers that follow from a seed.
 pub(super) struct Draw {
     seed: u64,
@@ -83,7 +87,54 @@ pub(crate) fn run(session: &Session, checks: &mut Checks) -> Result<(), String> 
         }
         mounted.finish(checks);
     }
+    let mounted = Mounted::create(session, checks, "overwrites", &SIX)?;
+    starts_soon(session, &mounted, checks)?;
+    mounted.finish(checks);
     Ok(())
+}
+
+/// Kills everything while many small overwrites are under way as patches.
+fn starts_soon(
+    session: &Session,
+    mounted: &Mounted<'_>,
+    checks: &mut Checks,
+) -> Result<(), String> {
+    let seconds = if session.quick { 4 } else { 60 };
+    let fio = |words: &str| {
+        let mut fio = mounted.outside("fio");
+        fio.args(["--name=overwrites", "--size=512M", "--fallocate=none", "--filename"]);
+        fio.arg(mounted.mount.join("file")).args(words.split(' '));
+        fio
+    };
+    let laid =
+        mounted.program("lay", END_SECONDS_MAX, &mut fio("--rw=write --bs=1M --end_fsync=1"));
+    laid?;
+    let mut overwrites = fio("--rw=randwrite --bs=4k --direct=1 --numjobs=4 --time_based");
+    overwrites.arg("--runtime=600").stdin(Stdio::null()).stdout(Stdio::null());
+    let mut working =
+        overwrites.stderr(Stdio::null()).spawn().map_err(|error| error.to_string())?;
+    pause(Duration::from_secs(seconds));
+    let patches = patches(mounted);
+    let killed = mounted.kill_all();
+    working.wait().map_err(|error| error.to_string())?;
+    killed?;
+    let patches = patches?;
+    let begun = crate::runner::now();
+    mounted.up()?;
+    let seconds = (crate::runner::now() - begun).as_secs_f64();
+    let what = format!("a start after a kill amid small overwrites, {patches} patches before");
+    checks.hold(&what, patches > 0 && seconds <= START_SECONDS_MAX as f64, || {
+        format!("it took {seconds:.1} s")
+    });
+    Ok(())
+}
+
+/// The patches that a mount has sent.
+fn patches(mounted: &Mounted<'_>) -> Result<u64, String> {
+    let stats = mounted.say("diag stats")?;
+    let line = stats.lines().find(|line| line.starts_with("blockPatch "));
+    let count = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    count.ok_or(stats)
 }
 
 fn one(
