@@ -1,9 +1,10 @@
 //! The way to the metadata. It puts a client's name and time under each change.
 
 mod later;
+mod unsynced;
 
 use later::Later;
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use strake_env::sync::Mutex;
 use strake_observe::Observe;
 use strake_proto::meta::{Counts, Inode, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, Result, Term, Timestamp};
+use unsynced::{Unsynced, changed};
 
 /// The metadata with this client's name and clock.
 pub struct MetaLink {
@@ -24,6 +26,7 @@ pub struct MetaLink {
     /// Changes answered or taken for later, and of these those known to be durable.
     applied: AtomicU64,
     synced: AtomicU64,
+    unsynced: Unsynced,
     /// Bytes that the metadata can give to contents, and the time of that answer.
     room: Mutex<(u64, Duration)>,
     /// Calls are events of its trace.
@@ -44,8 +47,9 @@ impl MetaLink {
         observe: Arc<Observe>,
     ) -> MetaLink {
         let (applied, synced) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (unsynced, room) = (Unsynced::default(), Mutex::default());
         let later = Later::new(Arc::clone(&port), Arc::clone(&clock), Arc::clone(&observe));
-        MetaLink { port, client, clock, later, applied, synced, room: Mutex::default(), observe }
+        MetaLink { port, client, clock, later, applied, synced, unsynced, room, observe }
     }
 
     /// Runs a call. It is a wait of the request that it belongs to, and an event of the trace
@@ -109,6 +113,7 @@ impl MetaLink {
         let entry = MetaEntry { client: self.client, sequence: 0, time, op };
         let reply = self.traced("metadata change", || self.port.apply(&entry))?;
         self.applied.fetch_add(1, Ordering::AcqRel);
+        self.unsynced.note(changed(&entry.op));
         Ok((reply, time))
     }
 
@@ -124,8 +129,10 @@ impl MetaLink {
     /// If earlier changes cannot be told, or are too many. This one is not taken then.
     pub fn apply_later(&self, op: MetaOp, time: Timestamp, outcome: MetaReply) -> Result<()> {
         let entry = MetaEntry { client: self.client, sequence: 0, time, op };
+        let changed = changed(&entry.op);
         self.later.push(entry, outcome)?;
         self.applied.fetch_add(1, Ordering::AcqRel);
+        self.unsynced.note(changed);
         Ok(())
     }
 
@@ -134,10 +141,15 @@ impl MetaLink {
         self.later.lost()
     }
 
-    /// The directories with changes of names that a program was told of, and that the metadata was
-    /// not told of or has refused.
-    pub fn directories_changed_in_vain(&self) -> BTreeSet<Ino> {
-        self.later.directories()
+    /// Directories with changes of names that a program was told of, and that the metadata has
+    /// refused since this was last asked.
+    pub fn take_refused(&self) -> HashSet<Ino> {
+        self.later.take_refused()
+    }
+
+    /// The inodes with changes that a program was told of and that are not durable.
+    pub fn unsynced_inodes(&self) -> HashSet<Ino> {
+        self.unsynced.all()
     }
 
     /// Makes a change that is answered by an inode.
@@ -172,6 +184,9 @@ impl MetaLink {
         let results = self.traced_as("metadata changes", call, failed);
         let applied = results.iter().filter(|result| result.is_ok()).count() as u64;
         self.applied.fetch_add(applied, Ordering::AcqRel);
+        for (entry, _) in entries.iter().zip(&results).filter(|(_, result)| result.is_ok()) {
+            self.unsynced.note(changed(&entry.op));
+        }
         let inode = |reply| match reply {
             MetaReply::Inode(inode) => Ok(*inode),
             _ => Err(wrong_reply()),
@@ -190,8 +205,13 @@ impl MetaLink {
     /// Makes all changes answered so far durable.
     pub fn sync(&self) -> Result<()> {
         let applied = self.applied.load(Ordering::Acquire);
-        self.later.settle()?;
-        self.traced("metadata sync", || self.port.sync())?;
+        let taken = self.unsynced.take();
+        let settled = self.later.settle();
+        let result = settled.and_then(|()| self.traced("metadata sync", || self.port.sync()));
+        if result.is_err() {
+            self.unsynced.give_back(taken);
+        }
+        result?;
         self.synced.fetch_max(applied, Ordering::AcqRel);
         Ok(())
     }

@@ -149,8 +149,9 @@ impl GiveUp for Mount {
         let dirty = self.dirty_inodes(None);
         let count = dirty.len();
         dirty.iter().for_each(|inode| self.lose(inode, dead()));
-        for dir in self.array.meta.directories_changed_in_vain() {
-            self.losses.note(dir, dead());
+        self.learn_refusals();
+        for ino in self.array.meta.unsynced_inodes() {
+            self.losses.note(ino, dead());
         }
         for ino in files {
             self.outdate(*ino, &Outdated::Contents { ino: *ino, range: 0..u64::MAX });

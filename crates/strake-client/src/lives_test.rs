@@ -76,6 +76,7 @@ impl Rigged {
     }
 }
 
+#[track_caller]
 fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
     result.expect_err("it is of an earlier life").kind()
 }
@@ -215,6 +216,24 @@ fn a_sync_in_the_next_life_tells_of_what_the_last_one_lost() {
     lives.fsyncdir(changed).expect("it was told");
     lives.sync().expect("it was told");
     [written, read].into_iter().for_each(|handle| lives.release(handle));
+    rigged.end(last);
+}
+
+/// The leader has taken a change, and would lose it if it died as well.
+#[test]
+fn what_the_leader_has_taken_is_not_durable_yet() {
+    let rigged = Rigged::new();
+    let lives = &rigged.lives;
+    let dir = lives.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).expect("made").attr.ino;
+    lives.sync().expect("synced");
+    assert!(lives.now().mount.array.meta.unsynced_inodes().is_empty());
+    lives.symlink(ROOT, dir, b"taken", b"target").expect("made");
+    lives.statfs().expect("asks the metadata, which is told of all before");
+    rigged.die();
+    let last = rigged.go_on();
+    assert_eq!(kind(lives.fsyncdir(dir)), ErrorKind::Io);
+    lives.fsyncdir(dir).expect("it was told");
+    lives.lookup(ROOT, dir, b"taken").expect("this leader lives");
     rigged.end(last);
 }
 

@@ -35,7 +35,7 @@ impl Losses {
     /// Once, if changes of it are lost.
     pub(crate) fn tell_of(&self, ino: Ino) -> Result<()> {
         match self.0.lock().inodes.remove(&ino) {
-            Some(kind) => Err(Error::new(kind, format!("changes of inode {ino} are lost"))),
+            Some(kind) => Err(Error::new(kind, format!("changes of inode {ino} may be lost"))),
             None => Ok(()),
         }
     }
@@ -46,7 +46,7 @@ impl Losses {
     /// Once, if something is lost.
     pub(crate) fn tell(&self) -> Result<()> {
         let newest = self.0.lock().newest.take();
-        newest.map_or(Ok(()), |error| Err(error.context("changes are lost")))
+        newest.map_or(Ok(()), |error| Err(error.context("changes may be lost")))
     }
 
     /// Takes over what a mount before this one has not told.

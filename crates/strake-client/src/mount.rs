@@ -476,6 +476,13 @@ impl Mount {
         }
     }
 
+    /// Learns which changes of names the metadata has refused that a program was told of.
+    pub(crate) fn learn_refusals(&self) {
+        for dir in self.array.meta.take_refused() {
+            self.losses.note(dir, Error::new(ErrorKind::Io, "changes of names were refused"));
+        }
+    }
+
     fn note_told(&self, inode: &InodeState, core: &Core) {
         if !core.keeps_attributes() {
             self.untold.remove(inode.ino);

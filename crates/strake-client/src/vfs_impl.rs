@@ -533,6 +533,7 @@ impl Vfs for StrakeVfs {
             self.mount.hold_lease()?;
             self.mount.tell_kept()?;
             self.mount.array.meta.sync()?;
+            self.mount.learn_refusals();
             self.mount.losses.tell_of(ino)
         })
     }
@@ -619,6 +620,7 @@ impl Vfs for StrakeVfs {
         self.timings.sync.run(|| {
             self.mount.hold_lease()?;
             let bytes = sync_for_program(&self.mount)?;
+            self.mount.learn_refusals();
             self.mount.losses.tell().map(|()| bytes)
         })
     }

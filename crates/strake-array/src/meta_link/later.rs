@@ -12,9 +12,11 @@
 //! **A refusal** cannot come, as the metadata has reserved what is needed. If it comes all the
 //! same, the change stays first in the line as long as waiting may help, and whoever settles gets
 //! the error. Else the change is lost, as if the client had crashed, and the next one who settles
-//! gets the error.
+//! gets the error. That may be a thread that no program waits for, so a sync of the directory asks
+//! as well ([`Later::take_refused`]).
 
-use std::collections::{BTreeSet, VecDeque};
+use super::unsynced::changed;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,7 +24,7 @@ use strake_env::Clock;
 use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_env::thread::{Builder, JoinHandle};
 use strake_observe::Observe;
-use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaReply};
+use strake_proto::meta::{MetaEntry, MetaPort, MetaReply};
 use strake_proto::{Error, ErrorKind, Ino, Result};
 use tracing::error;
 
@@ -47,16 +49,6 @@ struct Change {
     is_repeated: bool,
 }
 
-impl Change {
-    /// Whose names it changes.
-    fn directory(&self) -> Option<Ino> {
-        match self.entry.op {
-            MetaOp::CreateAs { parent, .. } | MetaOp::Remove { parent, .. } => Some(parent),
-            _ => None,
-        }
-    }
-}
-
 #[derive(Default)]
 struct State {
     /// Changes that are not applied yet, in their order.
@@ -69,9 +61,10 @@ struct State {
     failure: Option<Error>,
     /// Why a change is lost that nobody has been told of.
     loss: Option<Error>,
-    /// How many are lost, and in which directories.
+    /// How many are lost.
     lost: u64,
-    lost_in: BTreeSet<Ino>,
+    /// In which directories, as far as nobody has asked for that.
+    refused: HashSet<Ino>,
     thread: Option<JoinHandle<()>>,
     ended: bool,
 }
@@ -113,7 +106,7 @@ impl State {
             let what = "a change of names that a program was told of is lost";
             error!(target: "metadata", "{what}: {error}: {:?}", change.entry.op);
             self.lost += 1;
-            self.lost_in.extend(change.directory());
+            self.refused.extend(changed(&change.entry.op).0);
             self.loss = Some(Error::new(ErrorKind::Io, format!("{what}: {error}")));
         }
         left.append(&mut self.open);
@@ -205,11 +198,9 @@ impl Later {
         self.0.state.lock().lost
     }
 
-    /// The directories of changes that are lost, or not applied yet.
-    pub(super) fn directories(&self) -> BTreeSet<Ino> {
-        let state = self.0.state.lock();
-        let open = state.open.iter().filter_map(Change::directory);
-        open.chain(state.lost_in.iter().copied()).collect()
+    /// The directories of those that were lost since this was last asked.
+    pub(super) fn take_refused(&self) -> HashSet<Ino> {
+        std::mem::take(&mut self.0.state.lock().refused)
     }
 }
 
