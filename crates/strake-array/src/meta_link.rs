@@ -14,7 +14,7 @@ use strake_env::sync::Mutex;
 use strake_observe::Observe;
 use strake_proto::meta::{Counts, Inode, MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, Ino, Result, Term, Timestamp};
-use unsynced::{Unsynced, changed};
+use unsynced::{Changed, Unsynced, changed};
 
 /// The metadata with this client's name and clock.
 pub struct MetaLink {
@@ -112,8 +112,7 @@ impl MetaLink {
         let time = self.clock.wall();
         let entry = MetaEntry { client: self.client, sequence: 0, time, op };
         let reply = self.traced("metadata change", || self.port.apply(&entry))?;
-        self.applied.fetch_add(1, Ordering::AcqRel);
-        self.unsynced.note(changed(&entry.op));
+        self.note_applied(changed(&entry.op));
         Ok((reply, time))
     }
 
@@ -131,9 +130,14 @@ impl MetaLink {
         let entry = MetaEntry { client: self.client, sequence: 0, time, op };
         let changed = changed(&entry.op);
         self.later.push(entry, outcome)?;
-        self.applied.fetch_add(1, Ordering::AcqRel);
-        self.unsynced.note(changed);
+        self.note_applied(changed);
         Ok(())
+    }
+
+    /// Notes a change that was answered, or taken for later.
+    fn note_applied(&self, changed: Changed) {
+        let number = self.applied.fetch_add(1, Ordering::AcqRel) + 1;
+        self.unsynced.note(changed, number);
     }
 
     /// How many changes the metadata has refused for good of which a program was told.
@@ -148,7 +152,7 @@ impl MetaLink {
     }
 
     /// The inodes with changes that a program was told of and that are not durable.
-    pub fn unsynced_inodes(&self) -> HashSet<Ino> {
+    pub fn unsynced_inodes(&self) -> Vec<Ino> {
         self.unsynced.all()
     }
 
@@ -182,10 +186,8 @@ impl MetaLink {
         let call = || self.port.apply_all(&entries);
         let failed = |results: &Vec<_>| results.iter().any(Result::is_err);
         let results = self.traced_as("metadata changes", call, failed);
-        let applied = results.iter().filter(|result| result.is_ok()).count() as u64;
-        self.applied.fetch_add(applied, Ordering::AcqRel);
         for (entry, _) in entries.iter().zip(&results).filter(|(_, result)| result.is_ok()) {
-            self.unsynced.note(changed(&entry.op));
+            self.note_applied(changed(&entry.op));
         }
         let inode = |reply| match reply {
             MetaReply::Inode(inode) => Ok(*inode),
@@ -205,14 +207,10 @@ impl MetaLink {
     /// Makes all changes answered so far durable.
     pub fn sync(&self) -> Result<()> {
         let applied = self.applied.load(Ordering::Acquire);
-        let taken = self.unsynced.take();
-        let settled = self.later.settle();
-        let result = settled.and_then(|()| self.traced("metadata sync", || self.port.sync()));
-        if result.is_err() {
-            self.unsynced.give_back(taken);
-        }
-        result?;
+        self.later.settle()?;
+        self.traced("metadata sync", || self.port.sync())?;
         self.synced.fetch_max(applied, Ordering::AcqRel);
+        self.unsynced.forget(applied);
         Ok(())
     }
 

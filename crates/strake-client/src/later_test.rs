@@ -344,7 +344,7 @@ fn a_change_that_is_lost_is_told_to_the_next_program() {
     world.leader.refuses_later.store(false, Ordering::SeqCst);
     own.release(again().expect("made").1.handle);
     assert_eq!(own.array().meta.lost(), 1);
-    // Who got the error may have had nothing to do with it.
+    // The program that got the error may have had nothing to do with the directory.
     assert_eq!(own.fsyncdir(dir).expect_err("of the lost one").kind(), ErrorKind::Io);
     own.fsyncdir(dir).expect("it was told");
     world.end();

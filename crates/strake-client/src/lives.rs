@@ -106,7 +106,7 @@ impl Lives {
         vfs.mount.losses.inherit(&now.vfs.mount.losses);
         *now = Life { number, vfs: Arc::clone(vfs) };
         drop(now);
-        // Who has seen the last life waits by now, or looks once more before.
+        // An operation that has seen the last life waits by now, or looks once more before it does.
         drop(self.pause.lock());
         self.begun.notify_all();
         true
@@ -173,7 +173,7 @@ impl Lives {
     /// The life of a handle, and its number there.
     ///
     /// # Errors
-    /// `Io` if it is of an earlier life. Whoever syncs its file next need not hear that again.
+    /// `Io` if it is of an earlier life. The next sync of its file need not tell that again.
     fn of(&self, handle: Handle) -> Result<(Arc<StrakeVfs>, Handle)> {
         let now = self.now.read();
         if let Some(own) = of_life(handle.0, now.number) {

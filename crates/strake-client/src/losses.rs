@@ -13,7 +13,7 @@ use strake_proto::{Error, ErrorKind, Ino, Result};
 struct State {
     /// Files and directories, with the reason.
     inodes: BTreeMap<Ino, ErrorKind>,
-    /// What the next sync of everything is to tell.
+    /// The error of the next sync of everything.
     newest: Option<Error>,
 }
 
@@ -29,7 +29,7 @@ impl Losses {
         state.newest = Some(error);
     }
 
-    /// What a sync of this inode has to tell.
+    /// Tells whoever syncs this inode.
     ///
     /// # Errors
     /// Once, if changes of it are lost.
@@ -40,7 +40,7 @@ impl Losses {
         }
     }
 
-    /// What a sync of everything has to tell.
+    /// Tells whoever syncs everything.
     ///
     /// # Errors
     /// Once, if something is lost.

@@ -435,7 +435,7 @@ impl Vfs for StrakeVfs {
     fn flush(&self, handle: Handle) -> Result<()> {
         let open = self.files.get(handle)?;
         let result = open.inode.core.lock().latch.report(&mut open.seen.lock());
-        // Who syncs the file next need not hear it again.
+        // The next sync of the file need not tell it again.
         result.inspect_err(|_| drop(self.mount.losses.tell_of(open.inode.ino)))
     }
 

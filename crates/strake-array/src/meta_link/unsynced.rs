@@ -2,44 +2,42 @@
 //! is declared dead, they may be lost: the node that leads takes changes alone, and replicates them
 //! for the next sync.
 //!
-//! A change is noted after the metadata has taken it, or after it was taken for later. A sync takes
-//! what was noted before it begins, and waits for what was taken for later. So what a sync took is
-//! durable when it succeeds, and nothing else is left out.
+//! A change has a number when it is noted. When a sync succeeds, the changes up to the number of
+//! its beginning are durable. All are listed until then, also while a sync is under way: the client
+//! may be declared dead in the midst of it.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use strake_env::sync::Mutex;
 use strake_proto::Ino;
 use strake_proto::meta::MetaOp;
 
 /// No inode, one or two.
-type Changed = (Option<Ino>, Option<Ino>);
+pub(super) type Changed = (Option<Ino>, Option<Ino>);
 
-/// See the file's head.
+/// The number of the newest change of each inode. See the file's head.
 #[derive(Default)]
-pub(super) struct Unsynced(Mutex<HashSet<Ino>>);
+pub(super) struct Unsynced(Mutex<HashMap<Ino, u64>>);
 
 impl Unsynced {
-    /// Notes what a change has [`changed`].
-    pub(super) fn note(&self, (first, second): Changed) {
-        if let Some(ino) = first {
-            let mut inodes = self.0.lock();
-            inodes.insert(ino);
-            inodes.extend(second);
+    /// Notes what the change of this number has [`changed`].
+    pub(super) fn note(&self, (first, second): Changed, number: u64) {
+        if first.is_none() {
+            return;
+        }
+        let mut inodes = self.0.lock();
+        for ino in first.into_iter().chain(second) {
+            let newest = inodes.entry(ino).or_default();
+            *newest = number.max(*newest);
         }
     }
 
-    /// A sync begins.
-    pub(super) fn take(&self) -> HashSet<Ino> {
-        std::mem::take(&mut *self.0.lock())
+    /// The changes up to this number are durable.
+    pub(super) fn forget(&self, upto: u64) {
+        self.0.lock().retain(|_, number| *number > upto);
     }
 
-    /// It has failed.
-    pub(super) fn give_back(&self, taken: HashSet<Ino>) {
-        self.0.lock().extend(taken);
-    }
-
-    pub(super) fn all(&self) -> HashSet<Ino> {
-        self.0.lock().clone()
+    pub(super) fn all(&self) -> Vec<Ino> {
+        self.0.lock().keys().copied().collect()
     }
 }
 
@@ -71,3 +69,7 @@ pub(super) fn changed(op: &MetaOp) -> Changed {
         It::AddNsd { .. } => (None, None),
     }
 }
+
+#[cfg(test)]
+#[path = "unsynced_test.rs"]
+mod unsynced_test;
