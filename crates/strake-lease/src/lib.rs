@@ -6,6 +6,7 @@
 //! - [`Watch`] is the part of one client.
 //! - [`message`] has what the leader says to NSD servers. An NSD's part is `admission.rs` of
 //!   `strake-nsd`.
+//! - [`Reservation`] decides which of several servers of one NSD may use it.
 //!
 //! **Clocks.** Three kinds of clocks are used: the leader's, the clients', the servers'. No two are
 //! compared. They need to agree only in how fast they go: while one measures [`Times::lease`], no
@@ -29,8 +30,10 @@
 
 pub mod membership;
 pub mod message;
+pub mod reservation;
 pub mod rule;
 pub mod watch;
 
 pub use membership::{Member, Membership, Renewal, Times};
+pub use reservation::{Mark, MarkOwner, Reservation, ReservationTimes, Verdict};
 pub use watch::{Standing, Watch};

@@ -1,4 +1,4 @@
-//! The rules of leases, by name. In the product all are obeyed, and asking costs nothing. With the
+//! The rules of leases and reservations, by name. In the product all are obeyed, and asking costs nothing. With the
 //! feature `mutations` a test takes one away, to see that its model finds that.
 
 /// A rule, named where it is obeyed.
@@ -28,10 +28,18 @@ pub enum Rule {
     ListsLeaveOutTheDead,
     /// A client uses NSDs only when each of them has it on its list.
     JoinsAreAnswered,
+    /// A server of an NSD that finds a mark with a higher number ends.
+    LaterServersWin,
+    /// A new server of an NSD waits for longer than a permit of those before it can last.
+    PatienceIsLongerThanPermits,
+    /// A permit counts from the beginning of the round that brought it.
+    PermitsCountFromTheBeginning,
+    /// A mark that cannot be read may be a later server's.
+    UnreadableMarksCount,
 }
 
 impl Rule {
-    /// All rules.
+    /// All rules of leases.
     pub const ALL: [Rule; 12] = [
         Rule::ClientsCountFromSending,
         Rule::ClientsHaveAMargin,
@@ -45,6 +53,13 @@ impl Rule {
         Rule::FencesAreNumbered,
         Rule::ListsLeaveOutTheDead,
         Rule::JoinsAreAnswered,
+    ];
+    /// Those of reservations.
+    pub const OF_RESERVATIONS: [Rule; 4] = [
+        Rule::LaterServersWin,
+        Rule::PatienceIsLongerThanPermits,
+        Rule::PermitsCountFromTheBeginning,
+        Rule::UnreadableMarksCount,
     ];
 }
 
