@@ -40,6 +40,13 @@ pub enum Allocation {
     Preallocated,
 }
 
+/// Whether other processes may have a file open as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Alone,
+    Shared,
+}
+
 /// A container file or block device.
 #[derive(Debug)]
 pub struct FileDisk {
@@ -59,7 +66,7 @@ impl FileDisk {
     pub fn create(path: &Path, length: u64, allocation: Allocation) -> io::Result<FileDisk> {
         assert_eq!(length % ALIGNMENT as u64, 0, "disks are multiples of 4 KiB");
         let flags = OFlags::CREATE | OFlags::EXCL;
-        let disk = FileDisk::open_with(path, flags).and_then(|mut disk| {
+        let disk = FileDisk::open_with(path, flags, Access::Alone).and_then(|mut disk| {
             disk.file.set_len(length)?;
             if allocation == Allocation::Preallocated {
                 rustix::fs::fallocate(&disk.file, FallocateFlags::empty(), 0, length)
@@ -87,13 +94,29 @@ impl FileDisk {
     /// # Errors
     /// `ResourceBusy` if another process uses it. The host's errors.
     pub fn open(path: &Path) -> io::Result<FileDisk> {
+        FileDisk::open_as(path, Access::Alone)
+    }
+
+    /// As [`FileDisk::open`], beside other processes: what else keeps two of them from using the
+    /// disk at the same time is the caller's.
+    ///
+    /// # Errors
+    /// The host's errors.
+    pub fn open_shared(path: &Path) -> io::Result<FileDisk> {
+        FileDisk::open_as(path, Access::Shared)
+    }
+
+    fn open_as(path: &Path, access: Access) -> io::Result<FileDisk> {
         let is_device = std::fs::metadata(path)
             .map_err(|error| with_path(path, error))?
             .file_type()
             .is_block_device();
         // On a device, O_EXCL without O_CREAT keeps mounts and other owners out.
-        let flags = if is_device { OFlags::EXCL } else { OFlags::empty() };
-        FileDisk::open_with(path, flags)
+        let flags = match (is_device, access) {
+            (true, Access::Alone) => OFlags::EXCL,
+            _ => OFlags::empty(),
+        };
+        FileDisk::open_with(path, flags, access)
             .and_then(|mut disk| {
                 let end = rustix::fs::seek(&disk.file, rustix::fs::SeekFrom::End(0))?;
                 disk.length = end / ALIGNMENT as u64 * ALIGNMENT as u64;
@@ -171,7 +194,7 @@ impl FileDisk {
         self.is_direct
     }
 
-    fn open_with(path: &Path, flags: OFlags) -> io::Result<FileDisk> {
+    fn open_with(path: &Path, flags: OFlags, access: Access) -> io::Result<FileDisk> {
         let flags = flags | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         let (file, is_direct) = match rustix::fs::open(path, flags | OFlags::DIRECT, mode) {
@@ -183,14 +206,16 @@ impl FileDisk {
             Err(Errno::INVAL) => (rustix::fs::open(path, flags, mode)?, false),
             Err(error) => return Err(host_error(error)),
         };
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
-            match error {
-                Errno::WOULDBLOCK => {
-                    io::Error::new(io::ErrorKind::ResourceBusy, lock_holder(&file))
-                }
-                other => other.into(),
-            }
-        })?;
+        if access == Access::Alone {
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(
+                |error| match error {
+                    Errno::WOULDBLOCK => {
+                        io::Error::new(io::ErrorKind::ResourceBusy, lock_holder(&file))
+                    }
+                    other => other.into(),
+                },
+            )?;
+        }
         let path = path.to_path_buf();
         let is_dead = AtomicBool::new(false);
         Ok(FileDisk { file: file.into(), path, length: 0, is_direct, is_dead })

@@ -177,3 +177,20 @@ fn a_file_that_was_removed_replaced_or_cut_is_noticed() {
     file.set_len(4096).expect("cuts");
     assert_eq!(disk.verify().map_err(|error| error.kind()), Err(io::ErrorKind::InvalidData));
 }
+
+#[test]
+fn a_disk_is_opened_beside_others_only_if_asked_for() {
+    let folder = folder();
+    let path = folder.0.join("container");
+    let alone = FileDisk::create(&path, LENGTH, Allocation::Sparse).unwrap();
+    let shared = FileDisk::open_shared(&path).unwrap();
+    let other = FileDisk::open_shared(&path).unwrap();
+    shared.write_at(4096, &AlignedBuffer::from_slice(&[9; 4096])).unwrap();
+    let mut buffer = AlignedBuffer::zeroed(4096);
+    other.read_at(4096, &mut buffer).unwrap();
+    assert_eq!(buffer[..], [9; 4096]);
+    assert_eq!(FileDisk::open(&path).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+    drop(alone);
+    // Those who are there beside others keep nobody off.
+    when_let_go(|| FileDisk::open(&path)).unwrap();
+}

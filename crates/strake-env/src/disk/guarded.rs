@@ -9,6 +9,10 @@
 //! [`GuardedDisk::retire`] makes it dead by decision: the disk was found to be no longer the one
 //! that was opened.
 //!
+//! **A disk that other machines reach, too** is used under a [`Permit`], which somebody prolongs as
+//! long as no other machine may use it. An I/O that is to begin after the permit's end makes the
+//! disk dead. [`GuardedDisk::is_idle`] says when nothing is under way any more.
+//!
 //! The price is one change of threads per I/O, and one copy of what is read, made in pieces while
 //! the next one is under way. What [`Disk::write_both_at`] writes is not copied: the disk below
 //! takes it from where it is ([`Disk::write_raw`]), and if it hangs and the memory changes
@@ -19,11 +23,12 @@
 use super::ring::{Lanes, PIECE_BYTES};
 use super::{ALIGNMENT, Disk, RawBytes};
 use crate::AlignedBuffer;
+use crate::clock::Clock;
 use crate::sync::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// A disk has at most this many threads. With more I/Os at a time, the others queue.
@@ -71,8 +76,36 @@ struct Queue {
     spare_bytes: usize,
 }
 
+/// Until when a disk may be used.
+pub struct Permit {
+    clock: Arc<dyn Clock>,
+    /// Nanoseconds of the clock.
+    until: AtomicU64,
+}
+
+impl Permit {
+    /// A permit that is over.
+    pub fn new(clock: Arc<dyn Clock>) -> Permit {
+        Permit { clock, until: AtomicU64::new(0) }
+    }
+
+    /// The permit lasts until this time of its clock, or longer.
+    pub fn prolong(&self, until: Duration) {
+        let nanos = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.until.fetch_max(nanos, Ordering::AcqRel);
+    }
+
+    /// Whether it lasts.
+    pub fn is_valid(&self) -> bool {
+        self.clock.monotonic().as_nanos() < u128::from(self.until.load(Ordering::Acquire))
+    }
+}
+
 struct Inner {
     disk: Arc<dyn Disk>,
+    permit: Option<Arc<Permit>>,
+    /// I/Os that change the disk and are under way.
+    changing: AtomicUsize,
     queue: Mutex<Queue>,
     filled: Condvar,
     lanes: Lanes,
@@ -90,8 +123,15 @@ pub struct GuardedDisk {
 impl GuardedDisk {
     /// Guards `disk`: no I/O takes longer than `limit`. Zero means no limit.
     pub fn new(disk: Arc<dyn Disk>, limit: Duration) -> GuardedDisk {
+        GuardedDisk::under(None, disk, limit)
+    }
+
+    /// As [`GuardedDisk::new`], for as long as `permit` lasts, if there is one.
+    pub fn under(permit: Option<Arc<Permit>>, disk: Arc<dyn Disk>, limit: Duration) -> GuardedDisk {
         let inner = Inner {
             disk,
+            permit,
+            changing: AtomicUsize::new(0),
             queue: Mutex::default(),
             filled: Condvar::new(),
             lanes: Lanes::default(),
@@ -104,6 +144,11 @@ impl GuardedDisk {
     /// Refuses every I/O from now on. It does not wait for those under way.
     pub fn retire(&self, reason: &str) {
         self.inner.die(io::ErrorKind::NotConnected, reason.to_owned());
+    }
+
+    /// True if no I/O that changes the disk is under way. Once the disk is dead, none begins.
+    pub fn is_idle(&self) -> bool {
+        self.inner.changing.load(Ordering::SeqCst) == 0
     }
 
     /// The reason why the disk is not used any more; `None` while it is used.
@@ -219,11 +264,25 @@ impl GuardedDisk {
 impl Inner {
     fn die(&self, kind: io::ErrorKind, text: String) {
         self.cause.lock().get_or_insert((kind, text));
-        self.is_dead.store(true, Ordering::Release);
+        self.is_dead.store(true, Ordering::SeqCst);
+    }
+
+    /// Does an I/O that changes the disk, if the disk may be used.
+    fn change(&self, io: impl FnOnce(&dyn Disk) -> io::Result<()>) -> io::Result<()> {
+        // It counts before the disk is looked at: whoever finds the disk dead and idle finds it so
+        // for good.
+        self.changing.fetch_add(1, Ordering::SeqCst);
+        let result = self.check().and_then(|()| io(&*self.disk));
+        self.changing.fetch_sub(1, Ordering::SeqCst);
+        result
     }
 
     fn check(&self) -> io::Result<()> {
-        if !self.is_dead.load(Ordering::Acquire) {
+        if self.permit.as_ref().is_some_and(|permit| !permit.is_valid()) {
+            let text = "the reservation of the disk was not renewed in time".to_owned();
+            self.die(io::ErrorKind::NotConnected, text);
+        }
+        if !self.is_dead.load(Ordering::SeqCst) {
             return Ok(());
         }
         let cause = self.cause.lock().clone();
@@ -288,7 +347,7 @@ impl Inner {
             };
             let buffer = job.state.lock().buffer.take();
             let mut buffer = buffer.expect("invariant: a job comes with its buffer");
-            let result = self.check().and_then(|()| self.perform(&job, &mut buffer[..job.length]));
+            let result = self.perform(&job, &mut buffer[..job.length]);
             let mut state = job.state.lock();
             state.buffer = Some(buffer);
             state.result = Some(result);
@@ -297,18 +356,22 @@ impl Inner {
     }
 
     fn perform(&self, job: &Job, bytes: &mut [u8]) -> io::Result<()> {
-        match job.operation {
-            Operation::Read(offset) => self.disk.read_at(offset, bytes),
-            Operation::Write { offset, sync: false } => self.disk.write_at(offset, bytes),
-            Operation::Write { offset, sync: true } => self.disk.write_and_sync(offset, bytes),
-            Operation::WriteRaw { offset, parts } => self.disk.write_raw(offset, parts),
-            Operation::Sync => self.disk.sync(),
+        if let Operation::Read(offset) = job.operation {
+            self.check()?;
+            return self.disk.read_at(offset, bytes);
+        }
+        self.change(|disk| match job.operation {
+            Operation::Read(_) => unreachable!("invariant: handled above"),
+            Operation::Write { offset, sync: false } => disk.write_at(offset, bytes),
+            Operation::Write { offset, sync: true } => disk.write_and_sync(offset, bytes),
+            Operation::WriteRaw { offset, parts } => disk.write_raw(offset, parts),
+            Operation::Sync => disk.sync(),
             Operation::Discard(offset, length) => {
-                self.disk.discard(offset, length);
+                disk.discard(offset, length);
                 Ok(())
             }
-            Operation::Reserve(offset, length) => self.disk.reserve(offset, length),
-        }
+            Operation::Reserve(offset, length) => disk.reserve(offset, length),
+        })
     }
 }
 
@@ -331,16 +394,14 @@ impl Disk for GuardedDisk {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if self.is_direct() {
-            self.inner.check()?;
-            return self.inner.disk.write_at(offset, bytes);
+            return self.inner.change(|disk| disk.write_at(offset, bytes));
         }
         self.write(offset, [bytes, &[]], false)
     }
 
     fn write_both_at(&self, offset: u64, first: &[u8], second: &[u8]) -> io::Result<()> {
         if self.is_direct() {
-            self.inner.check()?;
-            return self.inner.disk.write_both_at(offset, first, second);
+            return self.inner.change(|disk| disk.write_both_at(offset, first, second));
         }
         let aligned = |part: &[u8]| (part.as_ptr() as usize).is_multiple_of(ALIGNMENT);
         let parts = [first, second];
@@ -353,8 +414,7 @@ impl Disk for GuardedDisk {
 
     fn write_many_at(&self, parts: &[(u64, &[u8])]) -> io::Result<()> {
         if self.is_direct() {
-            self.inner.check()?;
-            return self.inner.disk.write_many_at(parts);
+            return self.inner.change(|disk| disk.write_many_at(parts));
         }
         let (mut under_way, mut outcome) = (VecDeque::<Arc<Job>>::new(), Ok(()));
         for (offset, bytes) in parts {
@@ -381,16 +441,14 @@ impl Disk for GuardedDisk {
 
     fn write_and_sync(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if self.is_direct() {
-            self.inner.check()?;
-            return self.inner.disk.write_and_sync(offset, bytes);
+            return self.inner.change(|disk| disk.write_and_sync(offset, bytes));
         }
         self.write(offset, [bytes, &[]], true)
     }
 
     fn sync(&self) -> io::Result<()> {
         if self.is_direct() {
-            self.inner.check()?;
-            return self.inner.disk.sync();
+            return self.inner.change(|disk| disk.sync());
         }
         self.run(Operation::Sync, 0, |_| {}, |_| {})
     }
@@ -401,9 +459,11 @@ impl Disk for GuardedDisk {
 
     fn discard(&self, offset: u64, length: u64) {
         if self.is_direct() {
-            if self.inner.check().is_ok() {
-                self.inner.disk.discard(offset, length);
-            }
+            let discard = |disk: &dyn Disk| {
+                disk.discard(offset, length);
+                Ok(())
+            };
+            let _ = self.inner.change(discard);
             return;
         }
         // A hint; what becomes of a disk that hangs over it, the next I/O tells.
@@ -416,8 +476,7 @@ impl Disk for GuardedDisk {
 
     fn reserve(&self, offset: u64, length: u64) -> io::Result<()> {
         if self.is_direct() {
-            self.inner.check()?;
-            return self.inner.disk.reserve(offset, length);
+            return self.inner.change(|disk| disk.reserve(offset, length));
         }
         self.run(Operation::Reserve(offset, length), 0, |_| {}, |_| {})
     }

@@ -234,3 +234,52 @@ fn what_is_lent_is_read_in_place_and_only_while_it_is_lent() {
     assert!(lent.iter().chain(other.iter()).all(|byte| *byte == 7));
     assert!(!crate::lent::is_lent(&lent), "no more");
 }
+
+#[test]
+fn a_disk_dies_with_its_permit_and_no_sooner() {
+    for limit in [Duration::ZERO, Duration::from_secs(60)] {
+        let clock = Arc::new(crate::clock::ManualClock::default());
+        let permit = Arc::new(Permit::new(Arc::clone(&clock) as Arc<dyn Clock>));
+        let under = || GuardedDisk::under(Some(Arc::clone(&permit)), SimDisk::new(LENGTH), limit);
+        let error = under().write_at(0, &page(1)).expect_err("there was never a permit");
+        assert_eq!(error.kind(), io::ErrorKind::NotConnected);
+        let disk = under();
+        permit.prolong(Duration::from_secs(6));
+        disk.write_at(0, &page(1)).expect("permitted");
+        clock.advance(Duration::from_secs(5));
+        permit.prolong(Duration::from_secs(3));
+        disk.write_at(0, &page(2)).expect("an earlier end takes nothing back");
+        clock.advance(Duration::from_secs(1));
+        let raw = disk.write_both_at(0, &page(3), &page(4));
+        assert_eq!(raw.expect_err("over").kind(), io::ErrorKind::NotConnected);
+        permit.prolong(Duration::from_secs(60));
+        let after = [disk.write_at(0, &page(3)), disk.sync(), disk.read_at(0, &mut page(0))];
+        assert!(after.iter().all(Result::is_err), "dead is dead: {after:?}");
+        let cause = disk.cause_of_death().expect("it has one");
+        assert!(cause.contains("not renewed"), "{cause}");
+        let mut read = page(0);
+        disk.inner.disk.read_at(0, &mut read).expect("reads");
+        assert_eq!(read[..], [2; 4096]);
+    }
+}
+
+#[test]
+fn a_disk_that_is_retired_is_idle_when_its_last_write_is_done() {
+    let hanging = Hanging::new();
+    let disk = GuardedDisk::new(Arc::clone(&hanging) as Arc<dyn Disk>, Duration::from_secs(60));
+    hanging.hang(true);
+    crate::thread::scope(|scope| {
+        // It may be told of either end.
+        scope.spawn(|| drop(disk.write_at(0, &page(1))));
+        while disk.is_idle() {
+            crate::thread::yield_now();
+        }
+        disk.retire("another one has it");
+        assert!(!disk.is_idle(), "the write is still under way");
+        assert!(disk.write_at(4096, &page(1)).is_err(), "nothing begins");
+        hanging.hang(false);
+        while !disk.is_idle() {
+            crate::thread::yield_now();
+        }
+    });
+}
