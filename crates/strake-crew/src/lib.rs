@@ -24,7 +24,7 @@ pub use crew::{Crew, Lead};
 pub use metadata::{Metadata, MetadataParts};
 pub use mount::{MountLimits, MountWays};
 pub use search::{Follower, Search};
-pub use ways::NsdWays;
+pub use ways::{Locate, NsdWays};
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

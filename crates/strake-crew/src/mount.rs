@@ -7,7 +7,7 @@
 //! moments: other nodes hold the data too, and the array goes on without them until they return.
 
 use crate::search::{Follower, Search};
-use crate::ways::NsdWays;
+use crate::ways::{Locate, NsdWays};
 use crate::{NsdPlace, Place};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -54,14 +54,14 @@ fn follow(search: &Arc<Search>) -> Whereabouts {
 
 impl MountWays {
     /// Connects a client that was let in to the node that leads. `env` has an introduction to that
-    /// node, and the NSDs are at `places`.
+    /// node, and the NSDs are at `places`, or where `locate` says later.
     ///
     /// # Errors
     /// `Unreachable` if no node leads now; `Fenced` if the client was not let in.
     pub fn open(
         search: &Arc<Search>,
         (fs, client): (FsId, ClientId),
-        places: Vec<NsdPlace>,
+        (places, locate): (Vec<NsdPlace>, Locate),
         limits: MountLimits,
         env: &SessionEnv,
         observe: &Arc<Observe>,
@@ -80,7 +80,7 @@ impl MountWays {
         let of_meta = SessionLimits { absent: wait, broken: wait, ..SessionLimits::META };
         let service = Service::MetaOf(fs);
         let meta = Arc::new(MetaClientSession::of(leader(), service, of_meta, env.clone()));
-        let nsds = NsdWays::new(search.introduce(), places, env.clone(), limits.nsd);
+        let nsds = NsdWays::new(search.introduce(), locate, places, env.clone(), limits.nsd);
         let (search, env) = (Arc::clone(search), env.clone());
         Ok(MountWays { meta, tokens, fs, limits, search, env, nsds, session })
     }

@@ -65,8 +65,8 @@ impl ReservationTimes {
     /// Those of a cluster.
     pub const CLUSTER: ReservationTimes = ReservationTimes {
         round: Duration::from_secs(1),
-        hold: Duration::from_secs(6),
-        patience: Duration::from_secs(12),
+        hold: Duration::from_secs(5),
+        patience: Duration::from_secs(9),
     };
 }
 

@@ -12,9 +12,10 @@ use crate::credentials::{Credentials, PortFor, ProvenPeer};
 use crate::frame::FrameKind;
 use crate::server::{Answer, Handler, RpcServer, ServerOptions};
 use crate::session::{Session, SessionEnv, SessionLimits, decode, encode};
+use crate::whereabouts::Whereabouts;
 use std::sync::Arc;
 use std::time::Duration;
-use strake_env::stream::{Endpoint, Listener};
+use strake_env::stream::Listener;
 use strake_proto::feature;
 use strake_proto::limits::PAYLOAD_BYTES_MAX;
 use strake_proto::nsd::{NsdContext, NsdPort, NsdReply, NsdRequest};
@@ -31,14 +32,14 @@ pub struct NsdClientSession {
 }
 
 impl NsdClientSession {
-    /// A session with the server of `nsd` at `endpoint`. Connects at the first call.
+    /// A session with the server of `nsd`. Connects at the first call.
     pub fn new(
-        endpoint: Endpoint,
+        whereabouts: impl Into<Whereabouts>,
         nsd: NsdId,
         limits: SessionLimits,
         env: SessionEnv,
     ) -> NsdClientSession {
-        NsdClientSession { session: Session::new(endpoint, Service::Nsd(nsd), limits, env) }
+        NsdClientSession { session: Session::new(whereabouts, Service::Nsd(nsd), limits, env) }
     }
 }
 

@@ -101,6 +101,8 @@ pub enum Feature {
     /// A client makes and removes names without waiting for the metadata, and sends many changes
     /// at once.
     LaterChanges,
+    /// Several nodes reach an NSD, and one of them serves it.
+    SharedDisks,
 }
 
 impl Feature {
@@ -108,7 +110,7 @@ impl Feature {
     pub fn level(self) -> FeatureLevel {
         match self {
             Feature::RecordedLevel | Feature::FollowingNames => FeatureLevel(2),
-            Feature::Mending | Feature::LaterChanges => FeatureLevel(2),
+            Feature::Mending | Feature::LaterChanges | Feature::SharedDisks => FeatureLevel(2),
         }
     }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use strake_env::disk::file::{Allocation, FileDisk};
-use strake_env::disk::guarded::GuardedDisk;
+use strake_env::disk::guarded::{GuardedDisk, Permit};
 use strake_env::disk::relieved::{Hosts, RelievedDisk, SpaceGiver};
 use strake_env::{Clock, Disk, RealClock, Rng};
 use strake_meta::{MetaOptions, MetaStore};
@@ -294,19 +294,25 @@ pub(crate) struct OpenNsd {
     pub(crate) store: Arc<BlockStore>,
 }
 
-/// Opens one NSD and checks that it is the one the configuration means.
+/// Opens one NSD and checks that it is the one the configuration means. `permit` is there if other
+/// nodes reach it, too.
 pub(crate) fn open_nsd(
     dir: &DataDir,
     config: &NodeConfig,
     nsd: &NsdConfig,
+    permit: Option<Arc<Permit>>,
     hosts: &Hosts,
     observe: &Arc<Observe>,
 ) -> Result<OpenNsd> {
     let path = dir.container_path(nsd);
     let open = || -> Result<OpenNsd> {
-        let file = Arc::new(FileDisk::open(&path)?);
-        let limit = config.settings.time("nsd_io_limit");
-        let guard = Arc::new(GuardedDisk::new(Arc::clone(&file) as Arc<dyn Disk>, limit));
+        let file = match &permit {
+            Some(_) => FileDisk::open_shared(&path),
+            None => FileDisk::open(&path),
+        };
+        let (file, limit) = (Arc::new(file?), config.settings.time("nsd_io_limit"));
+        let disk = Arc::clone(&file) as Arc<dyn Disk>;
+        let guard = Arc::new(GuardedDisk::under(permit.clone(), disk, limit));
         let host = hosts.host(file.identity()?.0);
         let (clock, time) = (RealClock::shared(), observe.disks.of(NsdId(nsd.id)));
         let measured = MeasuredDisk::new(Arc::clone(&guard) as Arc<dyn Disk>, clock, time);

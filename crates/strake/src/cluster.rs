@@ -8,6 +8,7 @@
 pub(crate) mod file;
 pub(crate) mod machine;
 pub(crate) mod records;
+pub(crate) mod shared;
 pub(crate) mod stanza;
 
 pub(crate) use records::{

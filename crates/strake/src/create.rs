@@ -231,7 +231,7 @@ fn try_create(
             Some(text) => parse_nsd(text, id)?,
             None => (PathBuf::from(&name), id),
         };
-        nsds.push(NsdConfig { id, name, path, failure_group });
+        nsds.push(NsdConfig { id, name, path, failure_group, shared: None });
     }
     let mut rng = Rng::from_entropy()?;
     let mut cluster = [0u8; 16];

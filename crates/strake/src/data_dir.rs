@@ -44,6 +44,21 @@ pub(crate) struct NsdConfig {
     pub(crate) path: PathBuf,
     /// NSDs of one group fail together.
     pub(crate) failure_group: u32,
+    /// How this node shares it with other nodes, if they reach it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shared: Option<SharedConfig>,
+}
+
+/// How a node that serves an NSD shares it with the other nodes that reach it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SharedConfig {
+    /// The number under which this node serves it.
+    pub(crate) number: u64,
+    /// This node's place among the servers.
+    pub(crate) place: usize,
+    /// The names of all servers.
+    pub(crate) servers: Vec<String>,
 }
 
 /// The configuration that this node needs before it can read any metadata.

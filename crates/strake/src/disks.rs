@@ -15,16 +15,25 @@
 //! A node of a cluster that does not have the metadata has NSDs all the same. There nobody is told
 //! but the user, and clients that see an NSD return compare what it may have missed.
 //!
+//! An NSD that other nodes reach, too, is opened only under a reservation, and closed when that is
+//! over ([`reserved`]).
+//!
 //! The list of NSDs is read again when `strake.toml` changes. In this way the server process of
 //! `rpc=socket` learns of a new disk.
 
+mod reserved;
+
+pub(crate) use reserved::{Marks, Reserved};
+
 use crate::assemble::{self, OpenNsd};
 use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
+use reserved::Reservations;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 use strake_env::channel;
+use strake_env::disk::guarded::Permit;
 use strake_env::disk::relieved::Hosts;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock};
@@ -70,6 +79,8 @@ pub(crate) struct Disks {
     user: OnceLock<Arc<dyn DiskUser>>,
     /// The file systems that the containers lie on.
     hosts: Arc<Hosts>,
+    /// Reservations of NSDs that other nodes reach, too.
+    reservations: Arc<Reservations>,
     config: Mutex<(NodeConfig, Option<SystemTime>)>,
     open: Mutex<BTreeMap<NsdId, OpenDisk>>,
     /// The identities of the files of NSDs that went.
@@ -118,16 +129,19 @@ impl Disks {
         observe: &Arc<Observe>,
     ) -> Result<Arc<Disks>> {
         let (sender, receiver) = channel::channel();
-        let hosts = Arc::<Hosts>::default();
+        let (hosts, reservations) = (Arc::<Hosts>::default(), Arc::<Reservations>::default());
         for nsd in config.nsd.clone() {
             let (dir, config) = (dir.clone(), config.clone());
             let (observe, sender) = (Arc::clone(observe), sender.clone());
-            let hosts = Arc::clone(&hosts);
+            let (hosts, reservations) = (Arc::clone(&hosts), Arc::clone(&reservations));
             strake_env::thread::Builder::new().name(format!("open {}", nsd.name)).spawn(
                 move || {
                     // If the start does not wait any more, the NSD is closed again here, and its
                     // watcher opens it later.
-                    let opened = assemble::open_nsd(&dir, &config, &nsd, &hosts, &observe);
+                    let opened =
+                        reservations.reserve(&dir, &config, &nsd, &observe).and_then(|permit| {
+                            assemble::open_nsd(&dir, &config, &nsd, permit, &hosts, &observe)
+                        });
                     let _ = sender.send((nsd.id, opened));
                 },
             )?;
@@ -156,6 +170,7 @@ impl Disks {
             meta: OnceLock::new(),
             user: OnceLock::new(),
             hosts,
+            reservations,
             config: Mutex::new((config.clone(), changed_at(dir))),
             open: Mutex::new(open),
             identities: Mutex::default(),
@@ -205,6 +220,7 @@ impl Disks {
                 });
             }
         });
+        self.reservations.leave_all();
     }
 
     /// Begins to watch the disks, and from now on tells `meta` and `user` what happens to them.
@@ -299,6 +315,9 @@ impl Disks {
         if std::mem::replace(&mut watch.kicked, watch.kicks) != watch.kicks {
             watch.until = now;
         }
+        if self.reservations.is_of_another_time(nsd) && self.fault(watch.nsd).is_some() {
+            self.let_go(watch.nsd, "its servers have changed meanwhile", true);
+        }
         match self.fault(watch.nsd) {
             Some(None) => {
                 // An NSD that has worked for a while starts again with the shortest pause.
@@ -334,7 +353,8 @@ impl Disks {
             std::io::ErrorKind::NotFound => "its container is gone".to_owned(),
             _ => error.to_string(),
         });
-        let failed = guard.cause_of_death().or(store.failure().map(|error| error.to_string()));
+        let failed = self.reservations.is_over(nsd).or_else(|| guard.cause_of_death());
+        let failed = failed.or(store.failure().map(|error| error.to_string()));
         match (there, failed, withdrawn) {
             (Ok(()), None, false) => Some(None),
             (Ok(()), None, true) => {
@@ -366,7 +386,9 @@ impl Disks {
             }
             return;
         }
-        let Some(held) = self.open.lock().remove(&nsd) else { return };
+        let held = self.open.lock().remove(&nsd);
+        self.reservations.leave(nsd);
+        let Some(held) = held else { return };
         held.nsd.guard.retire(reason);
         if let Ok(identity) = held.nsd.file.identity() {
             self.identities.lock().insert(nsd, identity);
@@ -374,13 +396,21 @@ impl Disks {
     }
 
     /// Opens an NSD that is not open. If that fails, notes why.
-    fn take_in(&self, config: &NodeConfig, nsd: &NsdConfig, watch: &Watch) {
-        match self.try_take_in(config, nsd) {
+    fn take_in(&self, config: &NodeConfig, nsd: &NsdConfig, watch: &mut Watch) {
+        let permit = self.reservations.reserve(&self.dir, config, nsd, &self.observe);
+        let is_permitted = permit.is_ok();
+        match permit.and_then(|permit| self.try_take_in(config, nsd, permit)) {
             Ok(()) => {
                 self.faults.lock().remove(&watch.nsd);
                 info!(target: "disks", "{} is back", nsd.name);
             }
             Err(error) => {
+                if is_permitted && nsd.shared.is_some() {
+                    // Another node may be able to use it.
+                    self.reservations.leave(watch.nsd);
+                    watch.pause = (watch.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+                    watch.until = RealClock.monotonic() + watch.pause;
+                }
                 let fault = error.to_string();
                 let is_there = self.dir.container_path(nsd).exists();
                 let named = self.faults.lock().insert(watch.nsd, fault.clone());
@@ -391,9 +421,15 @@ impl Disks {
         }
     }
 
-    fn try_take_in(&self, config: &NodeConfig, nsd: &NsdConfig) -> Result<()> {
+    fn try_take_in(
+        &self,
+        config: &NodeConfig,
+        nsd: &NsdConfig,
+        permit: Option<Arc<Permit>>,
+    ) -> Result<()> {
         let id = NsdId(nsd.id);
-        let opened = assemble::open_nsd(&self.dir, config, nsd, &self.hosts, &self.observe)?;
+        let (hosts, observe) = (&self.hosts, &self.observe);
+        let opened = assemble::open_nsd(&self.dir, config, nsd, permit, hosts, observe)?;
         let identity = opened.file.identity()?;
         let doubted = self.identities.lock().get(&id).is_some_and(|before| *before != identity);
         let joined = self.join(&opened.container, doubted)?;

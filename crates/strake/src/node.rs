@@ -29,6 +29,7 @@ mod recover;
 pub(crate) mod replicas;
 mod server;
 mod serving;
+mod shared;
 mod tokens;
 mod upgrade;
 

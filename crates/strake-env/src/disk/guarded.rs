@@ -11,7 +11,7 @@
 //!
 //! **A disk that other machines reach, too** is used under a [`Permit`], which somebody prolongs as
 //! long as no other machine may use it. An I/O that is to begin after the permit's end makes the
-//! disk dead. [`GuardedDisk::is_idle`] says when nothing is under way any more.
+//! disk dead. [`Permit::is_idle`] says when no change is under way any more.
 //!
 //! The price is one change of threads per I/O, and one copy of what is read, made in pieces while
 //! the next one is under way. What [`Disk::write_both_at`] writes is not copied: the disk below
@@ -81,12 +81,16 @@ pub struct Permit {
     clock: Arc<dyn Clock>,
     /// Nanoseconds of the clock.
     until: AtomicU64,
+    is_revoked: AtomicBool,
+    /// I/Os under it that change the disk and are under way.
+    changing: AtomicUsize,
 }
 
 impl Permit {
     /// A permit that is over.
     pub fn new(clock: Arc<dyn Clock>) -> Permit {
-        Permit { clock, until: AtomicU64::new(0) }
+        let (until, is_revoked) = (AtomicU64::new(0), AtomicBool::new(false));
+        Permit { clock, until, is_revoked, changing: AtomicUsize::new(0) }
     }
 
     /// The permit lasts until this time of its clock, or longer.
@@ -95,17 +99,27 @@ impl Permit {
         self.until.fetch_max(nanos, Ordering::AcqRel);
     }
 
+    /// Ends the permit for good.
+    pub fn revoke(&self) {
+        self.is_revoked.store(true, Ordering::SeqCst);
+    }
+
+    /// True if no I/O under it that changes the disk is under way. After [`Permit::revoke`] it
+    /// stays true.
+    pub fn is_idle(&self) -> bool {
+        self.changing.load(Ordering::SeqCst) == 0
+    }
+
     /// Whether it lasts.
     pub fn is_valid(&self) -> bool {
-        self.clock.monotonic().as_nanos() < u128::from(self.until.load(Ordering::Acquire))
+        !self.is_revoked.load(Ordering::SeqCst)
+            && self.clock.monotonic().as_nanos() < u128::from(self.until.load(Ordering::Acquire))
     }
 }
 
 struct Inner {
     disk: Arc<dyn Disk>,
     permit: Option<Arc<Permit>>,
-    /// I/Os that change the disk and are under way.
-    changing: AtomicUsize,
     queue: Mutex<Queue>,
     filled: Condvar,
     lanes: Lanes,
@@ -131,7 +145,6 @@ impl GuardedDisk {
         let inner = Inner {
             disk,
             permit,
-            changing: AtomicUsize::new(0),
             queue: Mutex::default(),
             filled: Condvar::new(),
             lanes: Lanes::default(),
@@ -144,11 +157,6 @@ impl GuardedDisk {
     /// Refuses every I/O from now on. It does not wait for those under way.
     pub fn retire(&self, reason: &str) {
         self.inner.die(io::ErrorKind::NotConnected, reason.to_owned());
-    }
-
-    /// True if no I/O that changes the disk is under way. Once the disk is dead, none begins.
-    pub fn is_idle(&self) -> bool {
-        self.inner.changing.load(Ordering::SeqCst) == 0
     }
 
     /// The reason why the disk is not used any more; `None` while it is used.
@@ -264,16 +272,18 @@ impl GuardedDisk {
 impl Inner {
     fn die(&self, kind: io::ErrorKind, text: String) {
         self.cause.lock().get_or_insert((kind, text));
-        self.is_dead.store(true, Ordering::SeqCst);
+        self.is_dead.store(true, Ordering::Release);
     }
 
     /// Does an I/O that changes the disk, if the disk may be used.
     fn change(&self, io: impl FnOnce(&dyn Disk) -> io::Result<()>) -> io::Result<()> {
-        // It counts before the disk is looked at: whoever finds the disk dead and idle finds it so
-        // for good.
-        self.changing.fetch_add(1, Ordering::SeqCst);
+        let Some(permit) = &self.permit else {
+            return self.check().and_then(|()| io(&*self.disk));
+        };
+        // It counts before the permit is looked at: a permit that is revoked and idle stays idle.
+        permit.changing.fetch_add(1, Ordering::SeqCst);
         let result = self.check().and_then(|()| io(&*self.disk));
-        self.changing.fetch_sub(1, Ordering::SeqCst);
+        permit.changing.fetch_sub(1, Ordering::SeqCst);
         result
     }
 
@@ -282,7 +292,7 @@ impl Inner {
             let text = "the reservation of the disk was not renewed in time".to_owned();
             self.die(io::ErrorKind::NotConnected, text);
         }
-        if !self.is_dead.load(Ordering::SeqCst) {
+        if !self.is_dead.load(Ordering::Acquire) {
             return Ok(());
         }
         let cause = self.cause.lock().clone();

@@ -264,21 +264,26 @@ fn a_disk_dies_with_its_permit_and_no_sooner() {
 }
 
 #[test]
-fn a_disk_that_is_retired_is_idle_when_its_last_write_is_done() {
+fn a_permit_that_is_revoked_is_idle_when_the_last_write_is_done() {
     let hanging = Hanging::new();
-    let disk = GuardedDisk::new(Arc::clone(&hanging) as Arc<dyn Disk>, Duration::from_secs(60));
+    let permit = Arc::new(Permit::new(crate::RealClock::shared()));
+    permit.prolong(Duration::from_secs(u64::MAX >> 32));
+    let below = Arc::clone(&hanging) as Arc<dyn Disk>;
+    let disk = GuardedDisk::under(Some(Arc::clone(&permit)), below, Duration::from_secs(60));
     hanging.hang(true);
     crate::thread::scope(|scope| {
         // It may be told of either end.
         scope.spawn(|| drop(disk.write_at(0, &page(1))));
-        while disk.is_idle() {
+        while permit.is_idle() {
             crate::thread::yield_now();
         }
-        disk.retire("another one has it");
-        assert!(!disk.is_idle(), "the write is still under way");
+        permit.revoke();
+        assert!(!permit.is_idle(), "the write is still under way");
         assert!(disk.write_at(4096, &page(1)).is_err(), "nothing begins");
+        permit.prolong(Duration::from_secs(u64::MAX >> 32));
+        assert!(!permit.is_valid(), "revoked for good");
         hanging.hang(false);
-        while !disk.is_idle() {
+        while !permit.is_idle() {
             crate::thread::yield_now();
         }
     });

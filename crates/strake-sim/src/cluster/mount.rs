@@ -1,7 +1,7 @@
 //! A mount: the product's client over its sessions with the nodes, without a kernel above it.
 
 use super::node::Ask;
-use super::place::{FS, NODES, credentials, introduce, place, places};
+use super::place::{FS, NODES, credentials, introduce, locate, place, places};
 use std::sync::Arc;
 use std::time::Duration;
 use strake_array::{Array, ArrayOptions};
@@ -83,7 +83,8 @@ impl Mount {
             leader_wait_max: LEADER_WAIT_MAX,
             nsd: SessionLimits { call: NSD_CALL_MAX, ..SessionLimits::NSD },
         };
-        let ways = MountWays::open(&search, (FS, client), places(), limits, &env, &observe)?;
+        let ways =
+            MountWays::open(&search, (FS, client), (places(), locate()), limits, &env, &observe)?;
         let ways = Arc::new(ways);
         let vfs = start(&ways, client, &observe).inspect_err(|_| ways.stop())?;
         Ok(Mount { vfs, observe, client, ways, search })

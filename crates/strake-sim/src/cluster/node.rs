@@ -5,7 +5,9 @@
 
 use super::disk::AttachedDisk;
 use super::invariants::a_fenced_client_changes_nothing::WatchedNsd;
-use super::place::{BLOCK_SIZE, CLUSTER, FS, NODES, credentials, introduce, nsd, place, places};
+use super::place::{
+    BLOCK_SIZE, CLUSTER, FS, NODES, credentials, introduce, locate, nsd, place, places,
+};
 use super::record::Recorder;
 use super::replicas::Others;
 use std::collections::BTreeSet;
@@ -191,7 +193,7 @@ fn lead(site: &Site, observe: &Arc<Observe>, bell: &Arc<Condvar>) -> Lead {
         process: None,
         links: None,
     };
-    let ways = |limits| NsdWays::new(&introduce(), places(), env.clone(), limits);
+    let ways = |limits| NsdWays::new(&introduce(), locate(), places(), env.clone(), limits);
     Lead {
         mounts: site.records.clients().into_iter().collect(),
         all: NODES.map(nsd).collect(),

@@ -1,7 +1,7 @@
 //! Where everything is, and what proves who speaks.
 
 use std::sync::Arc;
-use strake_crew::{Introduce, NsdPlace, Place};
+use strake_crew::{Introduce, Locate, NsdPlace, Place};
 use strake_env::net::SocketAddr;
 use strake_net::{Introduction, SharedSecret};
 use strake_proto::{ClusterId, FsId, NsdId};
@@ -29,6 +29,11 @@ pub(crate) fn place(node: u32) -> Place {
 /// Where the NSDs are.
 pub(crate) fn places() -> Vec<NsdPlace> {
     NODES.map(|node| NsdPlace { nsd: nsd(node), place: place(node) }).collect()
+}
+
+/// NSDs stay where they are.
+pub(crate) fn locate() -> Locate {
+    Arc::new(|nsd| places().into_iter().find(|it| it.nsd == nsd).map(|it| it.place))
 }
 
 /// What all processes of the cluster know.

@@ -25,7 +25,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_client::tokens::Tokens;
-use strake_crew::{MountLimits, MountWays, Search};
+use strake_crew::{Locate, MountLimits, MountWays, Search};
 use strake_env::{Clock, RealClock};
 use strake_net::{Introduction, NodeCredentials, Pings, SessionEnv, SessionLimits};
 use strake_observe::{Observe, TokensView};
@@ -111,7 +111,10 @@ impl ClusterBackend {
         };
         let _pings = Pings::start(&observe.links)?;
         let id = (fs, grant.mount.client());
-        let ways = MountWays::open(&search, id, grant.nsds.clone(), limits, &env, observe)?;
+        let of_locate = dir.clone();
+        let locate: Locate = Arc::new(move |nsd| of_locate.records().ok()?.place_of_nsd(nsd));
+        let places = (grant.nsds.clone(), locate);
+        let ways = MountWays::open(&search, id, places, limits, &env, observe)?;
         Ok(ClusterBackend { dir, own_name: file.node, own, search, grant, ways, _pings })
     }
 

@@ -4,14 +4,15 @@
 //!
 //! ```text
 //! bytes 0..8    magic "STRKCLUS"
-//! bytes 8..12   version, little-endian: 4 or 5
+//! bytes 8..12   version, little-endian: 4, 5 or 6
 //! bytes 12..16  length of the body, little-endian
 //! bytes 16..20  CRC32C of bytes 8..16 and the body, little-endian
 //! bytes 20..    the body: [`Cluster`] in postcard
 //! ```
 //!
-//! Version 5 is of clusters above the first feature level. Version 4 lacks the level at the end, so
-//! that programs of the first level read it; it is still written for them.
+//! Version 6 is of clusters with NSDs that several nodes reach. Version 5 lacks these at the end and
+//! is written where there are none. Version 4 is of clusters of the first feature level. It also
+//! lacks the level before, so that programs of that level read it.
 //!
 //! A node of the quorum that has a file of version 3 or later also has a journal of the records'
 //! log; the file is what it knows before the log speaks. Version 3 also lacks the logs of metadata
@@ -26,7 +27,9 @@ use std::path::Path;
 use strake_proto::{Error, ErrorKind, FeatureLevel, Result};
 
 const MAGIC: &[u8; 8] = b"STRKCLUS";
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
+/// Of a cluster in which each NSD has one server.
+const WITHOUT_SHARED: u32 = 5;
 /// Of a cluster of the first feature level.
 const WITHOUT_LEVEL: u32 = 4;
 /// Of a cluster in which no metadata ever went on without a majority.
@@ -45,9 +48,13 @@ fn sum(head: &[u8], body: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(head), body)
 }
 
-/// True for records that are kept without the byte of their level, which is the last one.
-pub(super) fn is_of_first_level(cluster: &Cluster) -> bool {
-    cluster.level <= FeatureLevel::FIRST
+/// The bytes at the end that records are kept without: that of the level, if it is the first one,
+/// and that of NSDs which several nodes reach, if there are none.
+pub(super) fn spared_bytes(cluster: &Cluster) -> usize {
+    match cluster.has_shared() {
+        true => 0,
+        false => 1 + usize::from(cluster.level <= FeatureLevel::FIRST),
+    }
 }
 
 /// The file's bytes.
@@ -57,8 +64,9 @@ pub(super) fn is_of_first_level(cluster: &Cluster) -> bool {
 pub(crate) fn encode(cluster: &Cluster) -> Result<Vec<u8>> {
     let mut body = postcard::to_allocvec(cluster)
         .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-    let version = if is_of_first_level(cluster) { WITHOUT_LEVEL } else { VERSION };
-    body.truncate(body.len() - usize::from(version == WITHOUT_LEVEL));
+    let spared = spared_bytes(cluster);
+    let version = [VERSION, WITHOUT_SHARED, WITHOUT_LEVEL][spared];
+    body.truncate(body.len() - spared);
     let length = u32::try_from(body.len()).map_err(|_| ErrorKind::TooBig)?;
     let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
     bytes.extend_from_slice(MAGIC);
@@ -90,9 +98,10 @@ fn read(bytes: &[u8]) -> Result<(Cluster, bool)> {
     // Fields that the file lacks at its end are empty or zero.
     let lacking = match number(8) {
         VERSION => 0,
-        WITHOUT_LEVEL => 1,
-        WITHOUT_METADATA_LOGS => 2,
-        WITHOUT_LOG => 3,
+        WITHOUT_SHARED => 1,
+        WITHOUT_LEVEL => 2,
+        WITHOUT_METADATA_LOGS => 3,
+        WITHOUT_LOG => 4,
         other => {
             let what = format!("version {other}, which a newer program wrote: install that one");
             return Err(corrupt(&what));

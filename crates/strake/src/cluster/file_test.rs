@@ -58,9 +58,25 @@ fn the_file_of_a_cluster_above_the_first_level_ends_with_it() {
     let falls = Change::Level { level: FeatureLevel::FIRST };
     assert_eq!(cluster.apply(&falls).expect_err("never").kind(), ErrorKind::Invalid);
     let mut newer = bytes;
-    newer[8] += 1;
+    newer[8] += 2;
     let error = decode(&newer).expect_err("of the future");
     assert!(error.to_string().contains("a newer program wrote: install that one"), "{error}");
+}
+
+#[test]
+fn the_file_of_a_cluster_with_shared_nsds_ends_with_them() {
+    let mut cluster = sample();
+    cluster
+        .apply(&Change::Unmount { fs: cluster.file_systems[0].id, node: NodeNumber(1) })
+        .expect("unmounts");
+    cluster.apply(&Change::DeleteFs { fs: cluster.file_systems[0].id }).expect("deletes");
+    cluster.apply(&Change::Level { level: FeatureLevel(2) }).expect("rises");
+    let servers = vec![NodeNumber(1), NodeNumber(2)];
+    cluster.apply(&Change::ShareNsd { nsd: NsdId(1), servers }).expect("shares");
+    let bytes = encode(&cluster).expect("encodes");
+    assert_eq!(bytes[8], 6);
+    assert_eq!(bytes[bytes.len() - 7..], [2, 1, 1, 2, 1, 2, 9]);
+    assert_eq!(read(&bytes).expect("decodes"), (cluster, true));
 }
 
 /// The bytes of hexadecimal digits.

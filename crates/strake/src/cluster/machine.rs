@@ -4,20 +4,21 @@
 //! records. What comes of an entry is the answer to whoever proposed it.
 //!
 //! ```text
-//! entry     byte 0  version: for records with which the log begins 2, or 3 above the first feature
-//!                   level; 1 for all else
+//! entry     byte 0  version: for records with which the log begins 2, 3 above the first feature
+//!                   level, or 4 with NSDs that several nodes reach; 1 for all else
 //!           bytes 1..  [`Entry`] in postcard
 //! snapshot  the bytes of the records' file (`file.rs`); nothing before the first entry
 //! ```
 //!
-//! Records of version 2 lack their level at the end, which is the first one. Those of version 1
-//! lack the logs of metadata before it as well: there are none.
+//! Records of version 3 lack the NSDs that several nodes reach, at the end. Those of version 2 also
+//! lack their level, which is the first one. Those of version 1 lack the logs of metadata before it
+//! as well. What is lacking is empty.
 //!
 //! Magic and checksum are those of the replica's journal and messages, which carry entries. A
 //! program that does not know an entry refuses it on every node alike, so a new kind of entry needs
 //! a higher feature level of the log (R32).
 
-use super::file::{self, is_of_first_level};
+use super::file::{self, spared_bytes};
 use super::records::{Change, Cluster};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -29,7 +30,9 @@ use strake_replica::types::Position;
 
 const VERSION: u8 = 1;
 /// Of [`Entry::Found`].
-const FOUND_VERSION: u8 = 3;
+const FOUND_VERSION: u8 = 4;
+/// The same, of records in which each NSD has one server.
+const FOUND_WITHOUT_SHARED: u8 = 3;
 /// The same, of records of the first feature level.
 const FOUND_WITHOUT_LEVEL: u8 = 2;
 
@@ -52,23 +55,30 @@ impl Entry {
     /// # Errors
     /// `Internal` if it has no form in bytes.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
-        let version = match self {
-            Entry::Found(cluster) if is_of_first_level(cluster) => FOUND_WITHOUT_LEVEL,
-            Entry::Found(_) => FOUND_VERSION,
-            Entry::Change { .. } => VERSION,
+        let (version, spared) = match self {
+            Entry::Found(cluster) => {
+                let spared = spared_bytes(cluster);
+                ([FOUND_VERSION, FOUND_WITHOUT_SHARED, FOUND_WITHOUT_LEVEL][spared], spared)
+            }
+            Entry::Change { .. } => (VERSION, 0),
         };
         let mut bytes = postcard::to_extend(self, vec![version])
             .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-        bytes.truncate(bytes.len() - usize::from(version == FOUND_WITHOUT_LEVEL));
+        bytes.truncate(bytes.len() - spared);
         Ok(bytes)
     }
 
     /// The feature level of the log that it needs.
     pub(crate) fn level(&self) -> FeatureLevel {
         match self {
-            Entry::Found(cluster) if !is_of_first_level(cluster) => Feature::RecordedLevel.level(),
-            Entry::Change { change: Change::Level { .. }, .. } => Feature::RecordedLevel.level(),
-            Entry::Found(_) | Entry::Change { .. } => FeatureLevel::FIRST,
+            Entry::Found(cluster) if cluster.has_shared() => Feature::SharedDisks.level(),
+            Entry::Found(cluster) if spared_bytes(cluster) < 2 => Feature::RecordedLevel.level(),
+            Entry::Change { change, .. } => match change {
+                Change::Level { .. } => Feature::RecordedLevel.level(),
+                Change::ShareNsd { .. } | Change::ServeNsd { .. } => Feature::SharedDisks.level(),
+                _ => FeatureLevel::FIRST,
+            },
+            Entry::Found(_) => FeatureLevel::FIRST,
         }
     }
 
@@ -91,10 +101,11 @@ impl Entry {
         let found = match *version {
             VERSION => match whole(body) {
                 Some(Entry::Found(_)) => None,
-                None => whole(&[body, &[0, 0]].concat()),
+                None => whole(&[body, &[0, 0, 0]].concat()),
                 change => change,
             },
-            FOUND_WITHOUT_LEVEL => whole(&[body, &[0]].concat()),
+            FOUND_WITHOUT_LEVEL => whole(&[body, &[0, 0]].concat()),
+            FOUND_WITHOUT_SHARED => whole(&[body, &[0]].concat()),
             FOUND_VERSION => whole(body),
             _ => None,
         };

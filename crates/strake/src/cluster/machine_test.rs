@@ -53,6 +53,8 @@ fn samples() -> Vec<Entry> {
         Change::DetachNsd { fs: FsId(1), nsd: NsdId(2) },
         Change::KeepNoMetadata { nsd: NsdId(2) },
         Change::Level { level: FeatureLevel(2) },
+        Change::ShareNsd { nsd: NsdId(1), servers: vec![NodeNumber(1), NodeNumber(2)] },
+        Change::ServeNsd { nsd: NsdId(1), node: NodeNumber(2), after: 300 },
     ];
     let changes = changes.into_iter().map(|change| Entry::Change { at: Some(300), change });
     let mut raised = cluster.clone();
@@ -84,6 +86,8 @@ fn the_bytes_of_entries_never_change() {
         "010101ac020a0102",
         "010101ac020b02",
         "010101ac020c02",
+        "010101ac020d01020102",
+        "010101ac020e0102ac02",
     ];
     assert_eq!(shown.collect::<Vec<_>>(), golden);
 }
@@ -104,7 +108,8 @@ fn what_names_a_level_needs_one_and_all_else_does_not() {
     let level = |entry: &Entry| (entry.level(), entry.raises());
     assert_eq!(
         above.iter().map(level).collect::<Vec<_>>(),
-        [(FeatureLevel(2), Some(FeatureLevel(2))), (FeatureLevel(2), Some(FeatureLevel(2))),]
+        [Some(FeatureLevel(2)), Some(FeatureLevel(2)), None, None]
+            .map(|raises| (FeatureLevel(2), raises))
     );
 }
 

@@ -10,10 +10,12 @@
 //! 5. A file system is mounted at most once on a node, which has the role *client*. Each mount has
 //!    a client id and a life of its own.
 //!
-//! 6. A file system whose metadata has gone on without a majority is named once with its log.
+//! 6. An NSD that several nodes reach is served by one of them (`shared.rs`).
+//! 7. A file system whose metadata has gone on without a majority is named once with its log.
 //!
 //! A change that is refused leaves the records as they were.
 
+use super::shared::SharedNsd;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -204,6 +206,10 @@ pub(crate) enum Change {
     /// All nodes understand this level from now on. A log below takes no such entry
     /// ([`Feature::RecordedLevel`](strake_proto::feature::Feature::RecordedLevel)).
     Level { level: FeatureLevel },
+    /// These nodes reach an NSD that belongs to no file system, its own node first.
+    ShareNsd { nsd: NsdId, servers: Vec<NodeNumber> },
+    /// One of an NSD's servers serves it from now on, in the place of the one with number `after`.
+    ServeNsd { nsd: NsdId, node: NodeNumber, after: u64 },
 }
 
 /// Everything that is known of a cluster.
@@ -231,10 +237,14 @@ pub(crate) struct Cluster {
     /// ([`Cluster::metadata_log`]).
     #[serde(default)]
     metadata_logs: Vec<MetadataLog>,
-    /// What all nodes understand (R32). It never falls. It stays the last field: records of the
-    /// first level are kept without it.
+    /// What all nodes understand (R32). It never falls. Records of the first level are kept
+    /// without it, and without what follows.
     #[serde(default)]
     pub(crate) level: FeatureLevel,
+    /// The NSDs that several nodes reach, by number. It stays the last field: records without any
+    /// are kept without it.
+    #[serde(default)]
+    pub(super) shared: Vec<SharedNsd>,
 }
 
 /// The log of a file system's metadata that is in force, and is not the first one.
@@ -300,6 +310,7 @@ impl Cluster {
             generation: 0,
             metadata_logs: Vec::new(),
             level: FeatureLevel::FIRST,
+            shared: Vec::new(),
         })
     }
 
@@ -309,7 +320,7 @@ impl Cluster {
     }
 
     /// No mount's life is above this one.
-    fn last_life(&self) -> u64 {
+    pub(super) fn last_life(&self) -> u64 {
         (u64::from(self.generation) << GENERATION_BIT).saturating_add(self.revision)
     }
 
@@ -375,8 +386,9 @@ impl Cluster {
     /// does not get it back.
     pub(crate) fn metadata_places(&self, nsds: &[NsdId]) -> Vec<(NodeNumber, NsdId)> {
         let of_node = |node: &NodeRecord| {
-            let is_place =
-                |nsd: &&NsdRecord| nsd.node == node.id && nsd.usage == Usage::DataAndMetadata;
+            let is_place = |nsd: &&NsdRecord| {
+                self.home_of(nsd) == node.id && nsd.usage == Usage::DataAndMetadata
+            };
             let first = nsds.iter().filter_map(|nsd| self.nsd(*nsd)).find(is_place)?;
             Some((node.id, first.id))
         };
@@ -458,11 +470,14 @@ impl Cluster {
                 return invalid(format!("the cluster has feature level {now}, which never falls"));
             }
             Change::Level { level } => next.level = *level,
+            Change::ShareNsd { nsd, servers } => next.share_nsd(*nsd, servers)?,
+            Change::ServeNsd { nsd, node, after } => next.serve_nsd(*nsd, *node, *after)?,
             Change::Mount { fs, node } => next.add_mount(*fs, *node)?,
             Change::Unmount { fs, node } => {
                 next.fs_mut(*fs)?.mounts.retain(|mount| mount.node != *node);
             }
         }
+        next.bring_home();
         next.revision += 1;
         next.check().map_err(|fault| Error::new(ErrorKind::Internal, fault))?;
         *self = next;
@@ -522,6 +537,12 @@ impl Cluster {
         if let Some(fs) = self.file_systems.iter().find(|fs| fs.mount_on(id).is_some()) {
             let detail =
                 format!("{name} has {} mounted: `strake fs umount {}` first", fs.name, fs.name);
+            return Err(Error::new(ErrorKind::Busy, detail));
+        }
+        if let Some(shared) = self.shared.iter().find(|shared| shared.place_of(id).is_some())
+            && let Some(nsd) = self.nsd(shared.nsd)
+        {
+            let detail = format!("{name} is a server of {}: delete that NSD first", nsd.name);
             return Err(Error::new(ErrorKind::Busy, detail));
         }
         self.nodes.retain(|node| node.id != id);
@@ -621,6 +642,7 @@ impl Cluster {
             return Err(Error::new(ErrorKind::Busy, detail));
         }
         self.nsds.retain(|nsd| nsd.id != id);
+        self.shared.retain(|shared| shared.nsd != id);
         Ok(())
     }
 
@@ -713,6 +735,7 @@ impl Cluster {
                 return Err(format!("NSD {} belongs to a file system that lacks it", nsd.name));
             }
         }
+        self.check_shared()?;
         let mut seen = BTreeSet::new();
         for MetadataLog { fs, log, .. } in &self.metadata_logs {
             if self.fs(*fs).is_none() || log.generation == 0 || !seen.insert(*fs) {

@@ -12,8 +12,9 @@
 //! left out has its default.
 //!
 //! Lines that begin with `#` are comments. `device` is a block device below `/dev`, the absolute
-//! path of a directory, or one word: the name of a directory in the node's own directory. One
-//! attribute is ours: `size=`, the size of the container of an NSD that is a directory.
+//! path of a directory, or one word: the name of a directory in the node's own directory. Several
+//! servers have a comma between each two: all of them reach the disk, and the first one that is there
+//! serves it. One attribute is ours: `size=`, the size of the container of an NSD that is a directory.
 
 use super::records::Usage;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,9 @@ pub(crate) struct Described {
     pub(crate) device: String,
     /// The name of the node that serves it.
     pub(crate) server: String,
+    /// The names of the other nodes that reach it, in the order in which they take its place.
+    #[serde(default)]
+    pub(crate) others: Vec<String>,
     pub(crate) name: Option<String>,
     pub(crate) data_only: bool,
     pub(crate) failure_group: Option<u32>,
@@ -47,7 +51,11 @@ impl Described {
         }
         match attribute {
             "device" => value.clone_into(&mut self.device),
-            "servers" => self.server = one_server(value)?,
+            "servers" => {
+                let mut names = value.split(',').map(str::to_owned);
+                self.server = names.next().unwrap_or_default();
+                self.others = names.collect();
+            }
             "nsd" => self.name = Some(value.to_owned()),
             "usage" => self.data_only = is_data_only(value)?,
             "failureGroup" => {
@@ -83,22 +91,22 @@ impl Described {
         if self.server.is_empty() {
             return Err(bad("name the node that serves it: servers=…".into()).context(at));
         }
+        if self.others.iter().any(String::is_empty) {
+            return Err(bad("servers=… names nodes with one comma between two".into()).context(at));
+        }
+        if !self.others.is_empty() && !self.device.starts_with('/') {
+            let detail = format!(
+                "device={}: a disk with several servers has the same absolute path on each",
+                self.device
+            );
+            return Err(bad(detail).context(at));
+        }
         Ok(self)
     }
 }
 
 fn bad(message: String) -> Error {
     Error::new(ErrorKind::Invalid, message)
-}
-
-fn one_server(value: &str) -> Result<String> {
-    let mut names = value.split(',');
-    match (names.next(), names.next()) {
-        (Some(name), None) => Ok(name.to_owned()),
-        _ => Err(bad(format!(
-            "servers={value}: an NSD has one server so far; name the node that it is plugged into"
-        ))),
-    }
 }
 
 fn is_data_only(value: &str) -> Result<bool> {
@@ -202,6 +210,8 @@ mod tests {
         assert_eq!((&*first.device, &*first.server), ("/dev/sdb", "n1"));
         assert_eq!((first.name.as_deref(), first.data_only), (Some("d1"), true));
         assert_eq!((found[1].failure_group, found[1].size), (Some(7), Some(1 << 30)));
+        let shared = parse("/dev/sdc:n1,n2,n3::::d\n").expect("reads");
+        assert_eq!((&*shared[0].server, shared[0].others.join("+")), ("n1", "n2+n3".to_owned()));
     }
 
     #[test]
@@ -221,7 +231,8 @@ mod tests {
             ("%nsd: device=/dev/sdb\n", "line 1: name the node"),
             ("\n%nsd: servers=n1\n", "line 2: name its device"),
             ("%nsd: device=a servers=n1\n usage=metadataOnly", "line 2: usage=metadataOnly"),
-            ("%nsd: device=a servers=n1,n2", "one server so far"),
+            ("%nsd: device=a servers=n1,n2", "line 1: device=a: a disk with several servers"),
+            ("%nsd: device=/dev/a servers=n1,,n2", "line 1: servers=… names nodes"),
             ("%nsd: device=a servers=n1 failuregroup=1", "'failuregroup'"),
             ("%nsd: device=a servers=n1 failureGroup=x", "whole number"),
             ("%nsd: device=a servers=n1 pool=fast", "only the pool system"),

@@ -185,6 +185,7 @@ pub(crate) fn list_nsds(target: &NodeTarget) -> Result<()> {
                 "name": nsd.name,
                 "fileSystem": nsd.fs.and_then(|fs| cluster.fs(fs)).map(|fs| &fs.name),
                 "server": cluster.node_name(nsd.node),
+                "servers": cluster.server_names(nsd),
                 "device": nsd.device,
                 "usage": nsd.usage.to_string(),
                 "failureGroup": nsd.failure_group,
@@ -207,7 +208,7 @@ pub(crate) fn list_nsds(target: &NodeTarget) -> Result<()> {
             fs_name(nsd),
             nsd.name.clone(),
             nsd.id.to_string(),
-            cluster.node_name(nsd.node),
+            servers(&cluster, nsd),
             nsd.failure_group.to_string(),
             nsd.usage.to_string(),
             nsd.device.display().to_string(),
@@ -215,6 +216,15 @@ pub(crate) fn list_nsds(target: &NodeTarget) -> Result<()> {
     }
     print!("{}", table.render());
     Ok(())
+}
+
+/// The servers of an NSD. If not the first one serves it, the one that does is named as well.
+pub(crate) fn servers(cluster: &Cluster, nsd: &NsdRecord) -> String {
+    let names = cluster.server_names(nsd).join(",");
+    match cluster.home_of(nsd) == nsd.node {
+        true => names,
+        false => format!("{names} (now {})", cluster.node_name(nsd.node)),
+    }
 }
 
 /// The names of the nodes that have a file system mounted.

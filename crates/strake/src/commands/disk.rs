@@ -24,6 +24,7 @@ use strake_report::Table;
 
 A file describes NSDs in stanzas, or in lines device:servers::usage:failureGroup:name:pool
   %nsd: device=/dev/sdb servers=n1 nsd=d1 usage=dataAndMetadata failureGroup=1
+  %nsd: device=/dev/disk/by-id/x servers=n1,n2   both reach it; n2 serves it when n1 is away
   %nsd: device=/srv/disk2 servers=n2 size=10G
   %nsd: device=d3 servers=n3 size=10G   a directory in the node's own directory")]
 pub(crate) enum NsdCommand {

@@ -170,7 +170,8 @@ impl Daemon {
             (None, None, Some(old)) => assemble::container_bytes(&self.dir, old),
             _ => new.size,
         };
-        let added = NsdConfig { id, name: name.clone(), path: path.clone(), failure_group };
+        let added =
+            NsdConfig { id, name: name.clone(), path: path.clone(), failure_group, shared: None };
         if new.path.is_none() {
             assemble::clear_place(&self.dir, &added)?;
         }
@@ -228,7 +229,13 @@ impl Daemon {
         let mut config = self.config();
         let id = self.next_nsd(&config);
         let name = format!("nsd{id}");
-        let new = NsdConfig { id, name: name.clone(), path: path.to_owned(), failure_group: id };
+        let new = NsdConfig {
+            id,
+            name: name.clone(),
+            path: path.to_owned(),
+            failure_group: id,
+            shared: None,
+        };
         assemble::format_one(&self.dir, &config, &new, size, force)?;
         config.nsd.push(new);
         self.change_config(config)?;

@@ -9,6 +9,7 @@ use crate::assemble;
 use crate::cluster::{Change, Cluster, FsRecord, NewNsd, NodeNumber, NsdRecord};
 use crate::create::{self, check_block_size};
 use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
+use crate::disks::Reserved;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,10 +41,12 @@ impl Node {
     ) -> Result<Vec<NsdRecord>> {
         let _alone = self.changing.lock();
         let before = self.newest_records()?;
-        let mut new = Vec::new();
+        let (mut new, mut others) = (Vec::new(), Vec::new());
         for nsd in nsds {
             let about = |error: Error| error.context(format!("line {}", nsd.line));
             let node = before.node_named(&nsd.server).map_err(about)?.id;
+            let found = nsd.others.iter().map(|name| Ok(before.node_named(name)?.id));
+            others.push(found.collect::<Result<Vec<NodeNumber>>>().map_err(about)?);
             new.push(NewNsd {
                 name: nsd.name.clone(),
                 node,
@@ -57,6 +60,8 @@ impl Node {
         let mut after = before.clone();
         after.apply(&change)?;
         let made: Vec<NsdRecord> = after.nsds[before.nsds.len()..].to_vec();
+        let shares = shares(&made, &others);
+        shares.iter().try_for_each(|share| after.apply(share))?;
         let mut by_node: BTreeMap<NodeNumber, Vec<(NsdRecord, Option<u64>)>> = BTreeMap::new();
         for (record, described) in made.iter().zip(nsds) {
             by_node.entry(record.node).or_default().push((record.clone(), described.size));
@@ -67,6 +72,9 @@ impl Node {
             done.push((node, nsds.into_iter().map(|(nsd, _)| nsd).collect::<Vec<_>>()));
             Ok(())
         });
+        let mut seen = made.iter().zip(&others);
+        let outcome =
+            outcome.and_then(|()| seen.try_for_each(|(nsd, others)| self.check_seen(nsd, others)));
         let changed = outcome.and_then(|()| self.change_at(Some(before.revision), &change));
         if let Err(error) = changed {
             if error.kind() == ErrorKind::TimedOut {
@@ -79,6 +87,11 @@ impl Node {
                 }
             }
             return Err(error);
+        }
+        for share in shares {
+            self.change(&share).map_err(|error| {
+                error.context("the NSDs are made, and not all have the servers that were named")
+            })?;
         }
         Ok(made)
     }
@@ -226,14 +239,23 @@ impl Node {
     ) -> Result<()> {
         let _wait = self.observe.waiters.enter("disk of a deleted file system", nsd.name.clone());
         let end = RealClock.monotonic() + CLOSE_MAX;
-        loop {
-            match assemble::format_again(dir, config, nsd, prepare) {
+        let (path, of) = (dir.container_path(nsd), (config.cluster_id()?, NsdId(nsd.id)));
+        let start = |shared| Reserved::start(&path, of, shared, &self.observe);
+        let reserved = nsd.shared.as_ref().map(start).transpose()?;
+        let done = loop {
+            let permit = reserved.as_ref().map_or(Ok(()), |reserved| reserved.permit().map(drop));
+            match permit.and_then(|()| assemble::format_again(dir, config, nsd, prepare)) {
                 Err(error) if error.kind() == ErrorKind::Busy && RealClock.monotonic() < end => {
                     RealClock.sleep(CLOSE_STEP);
                 }
-                done => return done,
+                done => break done,
             }
+        };
+        if let Some(reserved) = reserved {
+            reserved.leave();
+            reserved.wait_for_end(end);
         }
+        done
     }
 
     /// NSDs of this node in the form in which disks are opened.
@@ -256,15 +278,20 @@ impl Node {
             if nsd.node != self.file.id {
                 return invalid(format!("NSD {} is not on {}", nsd.name, self.file.node));
             }
-            config.nsd.push(NsdConfig {
-                id: nsd.id.0,
-                name: nsd.name.clone(),
-                path: self.dir.device(nsd),
-                failure_group: nsd.failure_group,
-            });
+            config.nsd.push(self.nsd_config(&cluster, nsd));
         }
         Ok((DataDir::at(self.dir.root())?, config))
     }
+}
+
+/// The changes that give new NSDs the servers beside the first.
+fn shares(made: &[NsdRecord], others: &[Vec<NodeNumber>]) -> Vec<Change> {
+    let shared = made.iter().zip(others).filter(|(_, others)| !others.is_empty());
+    let share = |(nsd, others): (&NsdRecord, &Vec<NodeNumber>)| {
+        let servers = [nsd.node].into_iter().chain(others.iter().copied()).collect();
+        Change::ShareNsd { nsd: nsd.id, servers }
+    };
+    shared.map(share).collect()
 }
 
 /// The NSDs that a file system is made of.

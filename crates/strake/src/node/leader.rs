@@ -19,7 +19,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 use strake_crew::crew::LEASE_LIMITS;
-use strake_crew::{Crew, Lead, NsdPlace, NsdWays, Place};
+use strake_crew::{Crew, Lead, Locate, NsdPlace, NsdWays, Place};
 use strake_env::{Clock, RealClock, Stop};
 use strake_manager::{Deletion, Manager};
 use strake_net::{Introduction, SessionEnv, SessionLimits};
@@ -58,6 +58,9 @@ impl Node {
             LeaderRequest::AskMounts { fs, request } => encode(&self.ask_mounts(fs, request)?),
             LeaderRequest::Programs => encode(&self.programs()?),
             LeaderRequest::Upgrade => encode(&self.upgrade()?),
+            &LeaderRequest::ServeNsd { nsd, node, after } => {
+                encode(&self.serve_nsd(nsd, node, after)?)
+            }
             LeaderRequest::NodeStates => encode(&self.node_states()),
             LeaderRequest::CreateNsds { nsds, force } => encode(&self.create_nsds(nsds, *force)?),
             LeaderRequest::CreateFs(wanted) => encode(&self.create_file_system(wanted)?),
@@ -273,11 +276,7 @@ impl Node {
 
     /// Where the NSDs of a file system are.
     pub(super) fn places(&self, cluster: &Cluster, fs: &FsRecord) -> Vec<NsdPlace> {
-        let place = |id: &NsdId| {
-            let at = cluster.node(cluster.nsd(*id)?.node)?;
-            let place = Place { node: at.certified_name(), address: at.address? };
-            Some(NsdPlace { nsd: *id, place })
-        };
+        let place = |id: &NsdId| Some(NsdPlace { nsd: *id, place: cluster.place_of_nsd(*id)? });
         fs.nsds.iter().filter_map(place).collect()
     }
 
@@ -292,7 +291,12 @@ impl Node {
             links: Some(Arc::clone(&self.observe.links)),
         };
         let introduce = introduce(&self.own);
-        let ways = |limits| NsdWays::new(&introduce, self.places(cluster, fs), env.clone(), limits);
+        let of_locate = Arc::clone(&self.cluster);
+        let locate: Locate = Arc::new(move |nsd| of_locate.lock().place_of_nsd(nsd));
+        let ways = |limits| {
+            let (locate, places) = (Arc::clone(&locate), self.places(cluster, fs));
+            NsdWays::new(&introduce, locate, places, env.clone(), limits)
+        };
         Ok(Lead {
             mounts: fs.mounts.iter().map(|mount| mount.client()).collect(),
             all: fs.nsds.clone(),

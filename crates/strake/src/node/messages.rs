@@ -153,6 +153,11 @@ pub(crate) enum NodeRequest {
     /// Report which programs the node and its mounts run: a [`NodePrograms`]. Programs that do not
     /// know this request understand the first feature level.
     Programs,
+    /// Refuse unless the node finds an NSD at its place.
+    SeesNsd {
+        /// The NSD.
+        nsd: NsdRecord,
+    },
 }
 
 impl NodeRequest {
@@ -376,6 +381,15 @@ pub(crate) enum LeaderRequest {
     /// Raise the cluster's feature level to the newest that all nodes understand. The answer is the
     /// level.
     Upgrade,
+    /// Have an NSD served by another one of its servers. The answer is the records.
+    ServeNsd {
+        /// The NSD.
+        nsd: NsdId,
+        /// The server.
+        node: NodeNumber,
+        /// Refused unless this is the number under which it is served.
+        after: u64,
+    },
 }
 
 /// Who answers a request about the cluster.
@@ -407,6 +421,7 @@ impl LeaderRequest {
             | It::DeleteNsds { .. }
             | It::CreateFs(_)
             | It::Upgrade
+            | It::ServeNsd { .. }
             | It::DeleteFs { .. } => Answerer::Quorum,
             It::AddNodes { .. } => Answerer::Keeper,
             It::MountFs { .. }

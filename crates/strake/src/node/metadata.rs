@@ -30,16 +30,18 @@ pub(super) fn replica_on(nsd: NsdId) -> ReplicaId {
     ReplicaId(nsd.0)
 }
 
-/// The node with the NSD that a replica is on.
+/// The node with the replica on an NSD.
 fn node_of(cluster: &Cluster, replica: ReplicaId) -> Option<NodeNumber> {
-    cluster.nsd(NsdId(replica.0)).map(|nsd| nsd.node)
+    cluster.nsd(NsdId(replica.0)).map(|nsd| cluster.home_of(nsd))
 }
 
 impl Node {
-    /// The NSD with this node's part of the metadata of a file system, if it has one.
+    /// The NSD with this node's part of the metadata of a file system, if it has one. While another
+    /// node serves that NSD, there is none.
     pub(super) fn metadata_place(&self, cluster: &Cluster, fs: &FsRecord) -> Option<NsdId> {
         let mut places = cluster.metadata_places(&fs.nsds).into_iter();
-        places.find(|(node, _)| *node == self.file.id).map(|(_, nsd)| nsd)
+        let (_, nsd) = places.find(|(node, _)| *node == self.file.id)?;
+        cluster.nsd(nsd).filter(|record| record.node == self.file.id).map(|record| record.id)
     }
 
     /// What this node needs for its part of the metadata of a file system, if it has one.

@@ -118,6 +118,7 @@ pub(crate) fn disks_of_mount(cluster: &Cluster, fs: &FsRecord) -> Vec<NsdConfig>
         name: nsd.name.clone(),
         path: format!("{}:{}", cluster.node_name(nsd.node), nsd.device.display()).into(),
         failure_group: nsd.failure_group,
+        shared: None,
     });
     nsd.collect()
 }

@@ -20,15 +20,15 @@ use super::quorum::{self, Quorum};
 use super::recover;
 use crate::admin::{LINE_BYTES_MAX, Reply};
 use crate::backend::member::Member;
-use crate::cluster::{Cluster, FsRecord, NodeNumber};
+use crate::cluster::{Cluster, FsRecord, NodeNumber, NsdRecord};
 use crate::daemon::{listen, start_thread, threads};
-use crate::data_dir::{DataDir, NodeConfig, NsdConfig};
+use crate::data_dir::{DataDir, NodeConfig, NsdConfig, SharedConfig};
 use crate::registry;
 use crate::service;
 use crate::settings::Settings;
 use serde::Serialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -78,6 +78,8 @@ pub(super) struct Node {
     /// Checks under way that can be ended early.
     pub(super) stops: Stops,
     pub(super) served: Mutex<BTreeMap<FsId, Member>>,
+    /// The NSDs that this node looks after because it reaches them beside others.
+    pub(super) standing_by: Mutex<BTreeSet<NsdId>>,
     /// Why file systems of this node are not served, or their mounts wait.
     faults: Mutex<BTreeMap<(FsId, Doing), String>>,
     pub(super) cluster: Arc<Mutex<Cluster>>,
@@ -248,6 +250,7 @@ fn tend(node: &Weak<Node>) {
             warn!(target: "node", "the new log of the records does not begin: {error}");
         }
         node.serve_file_systems();
+        node.watch_shared();
         node.look_after_mounts();
     }
 }
@@ -307,6 +310,7 @@ impl Node {
             changing: Mutex::new(()),
             stops: Stops::default(),
             served: Mutex::default(),
+            standing_by: Mutex::default(),
             faults: Mutex::default(),
             cluster,
             observe,
@@ -413,6 +417,10 @@ impl Node {
         for fs in &cluster.file_systems {
             let config = self.config_of(&cluster, fs);
             if let Some(member) = served.get_mut(&fs.id) {
+                if self.metadata_place(&cluster, fs).is_none() {
+                    // The replica ends before its disk goes.
+                    self.follow_place(&cluster, fs, member);
+                }
                 self.follow_list(fs, config, member);
                 self.follow_place(&cluster, fs, member);
                 continue;
@@ -471,12 +479,7 @@ impl Node {
             let of_fs = fs.nsds.iter().filter_map(|nsd| cluster.nsd(*nsd));
             of_fs.filter(|nsd| nsd.node == self.file.id)
         };
-        let nsd = own().map(|nsd| NsdConfig {
-            id: nsd.id.0,
-            name: nsd.name.clone(),
-            path: self.dir.device(nsd),
-            failure_group: nsd.failure_group,
-        });
+        let nsd = own().map(|nsd| self.nsd_config(cluster, nsd));
         NodeConfig {
             version: 1,
             name: fs.name.clone(),
@@ -487,6 +490,29 @@ impl Node {
             node: Some(self.dir.root().to_owned()),
             nsd: nsd.collect(),
             settings: Settings::default(),
+        }
+    }
+
+    /// This node's directory, in the form in which disks are opened.
+    pub(super) fn data_dir(&self) -> DataDir {
+        self.dir.base().clone()
+    }
+
+    /// An NSD that this node serves, in the form in which disks are opened.
+    pub(super) fn nsd_config(&self, cluster: &Cluster, nsd: &NsdRecord) -> NsdConfig {
+        let shared = cluster.shared(nsd.id).and_then(|shared| {
+            Some(SharedConfig {
+                number: shared.number,
+                place: shared.place_of(self.file.id)?,
+                servers: cluster.server_names(nsd),
+            })
+        });
+        NsdConfig {
+            id: nsd.id.0,
+            name: nsd.name.clone(),
+            path: self.dir.device(nsd),
+            failure_group: nsd.failure_group,
+            shared,
         }
     }
 
@@ -555,6 +581,7 @@ impl Node {
             Request::Leader(LeaderRequest::Join { node, .. }) => node == peer.name.as_str(),
             Request::Leader(LeaderRequest::OpenMount { node, .. }) => is(*node),
             Request::Leader(LeaderRequest::CloseMount { mount, .. }) => is(mount.node),
+            Request::Leader(LeaderRequest::ServeNsd { node, .. }) => is(*node),
             Request::Leader(_) => true,
         };
         if may {
@@ -601,6 +628,7 @@ impl Node {
             NodeRequest::Mounted { fs, request } => self.ask_mount(fs, request),
             NodeRequest::HandOn { client, request } => self.hand_on(*client, request),
             NodeRequest::Programs => encode(&self.own_programs()),
+            NodeRequest::SeesNsd { nsd } => encode(&self.sees_nsd(nsd)?),
             NodeRequest::Serves { fs } => encode(&self.serves(*fs)),
             NodeRequest::Committed => encode(&self.replica()?.committed()?),
             NodeRequest::Propose { at, change } => encode(&self.propose(*at, change)?),

@@ -219,7 +219,7 @@ fn of_cluster(cluster: &Cluster) -> Vec<Listed> {
         fs: nsd.fs.and_then(|fs| cluster.fs(fs)).map(|fs| fs.name.clone()),
         name: nsd.name.clone(),
         volume: volume(&id, nsd.id.0),
-        server: cluster.node_name(nsd.node),
+        server: cluster.server_names(nsd).join(","),
         device: nsd.device.display().to_string(),
     };
     cluster.nsds.iter().map(one).collect()

@@ -66,6 +66,7 @@ pub(super) fn look(
         name: nsd.name.clone(),
         path: dir.device(nsd),
         failure_group: nsd.failure_group,
+        shared: None,
     };
     let path = of_fs.container_path(&place);
     let disk = FileDisk::open(&path).map_err(|error| Error::from(error).context(path.display()))?;
