@@ -12,6 +12,7 @@ use strake_report::Table;
 #[command(after_help = "Examples:
   strake lab up --nodes 3 --dir /var/tmp/lab        mounts at /var/tmp/lab/node1/mnt, …
   strake lab up --nodes 6 --dir /var/tmp/lab --code 4+2p --nsds-per-node 1
+  strake lab up --nodes 3 --dir /var/tmp/lab --code 1 --servers-per-nsd 2 --force
   strake lab status --dir /var/tmp/lab
   strake lab node 3 kill --dir /var/tmp/lab         as when its power fails
   strake lab node 3 start --dir /var/tmp/lab
@@ -82,6 +83,9 @@ pub(crate) struct UpArgs {
     /// How many NSDs each node serves.
     #[arg(long, value_name = "K", default_value_t = 1)]
     nsds_per_node: u16,
+    /// How many nodes reach each NSD: its own node and the next ones, which take its place.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    servers_per_nsd: u16,
     /// Redundancy code: 1 2x 3x 4x 4+1p 4+2p 4+3p 8+2p 8+3p [default: 2x, and 1 for one node].
     #[arg(long, value_name = "CODE")]
     code: Option<Code>,
@@ -126,6 +130,7 @@ fn up(args: &UpArgs) -> Result<()> {
     let dir = args.target.dir()?;
     let file = LabFile::new(args.nodes, args.nsds_per_node, args.nsd_size, args.code, args.quorum)?
         .with_clients(args.clients)?
+        .with_servers(args.servers_per_nsd)?
         .with_settings(&args.set)?;
     for mounting in lab::up(&dir, file, args.force)? {
         match mounting.outcome {

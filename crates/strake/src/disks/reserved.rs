@@ -307,8 +307,9 @@ impl Reservations {
             match all.get(&id) {
                 Some(known) if known.shared() != shared || known.is_over().is_some() => {
                     known.leave();
-                    let detail = "its reservation of before ends";
-                    return Err(about(Error::new(ErrorKind::Busy, detail)));
+                    let why = known.is_over().filter(|_| known.shared() == shared);
+                    let why = why.unwrap_or_else(|| "its reservation of before ends".to_owned());
+                    return Err(about(Error::new(ErrorKind::Busy, why)));
                 }
                 Some(known) => Arc::clone(known),
                 None => {

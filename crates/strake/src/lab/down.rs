@@ -4,7 +4,7 @@
 //! `lab.json` goes last, so that a `down` that failed can be tried again. Each step does what is
 //! left to do, so that a lab may be half made, half dead or half removed.
 
-use super::plan::{FILE, LabFile, NODES_MAX, Names};
+use super::plan::{DISKS, FILE, LabFile, NODES_MAX, Names};
 use super::processes::Place;
 use super::{Lab, lock, network, real, refuse_without_root};
 use crate::mounts;
@@ -64,6 +64,9 @@ pub(super) fn remove(lab: &Lab) -> Result<()> {
     }
     for node in lab.nodes() {
         remove_tree(&lab.node_root(node))?;
+    }
+    if lab.file.servers_per_nsd > 1 {
+        remove_tree(&lab.root.join(DISKS))?;
     }
     // A folder that holds something of the user's stays, and so does the lab's directory then.
     let _ = std::fs::remove_dir(lab.root.join("mnt"));

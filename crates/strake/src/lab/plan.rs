@@ -4,10 +4,13 @@ use crate::settings::Settings;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::Path;
+use strake_lease::reservation::SERVERS_MAX;
 use strake_proto::{ByteCount, Code, Error, ErrorKind, Result, Role, Roles};
 
 /// The file in the lab's directory that has its [`LabFile`].
 pub(super) const FILE: &str = "lab.json";
+/// The directory in the lab's that has the disks which several nodes reach.
+pub(super) const DISKS: &str = "disks";
 /// The version of the form of that file.
 const VERSION: u32 = 1;
 /// More nodes than this need more memory than a machine for tests has.
@@ -41,6 +44,9 @@ pub(crate) struct LabFile {
     pub(super) clients: u16,
     /// NSDs of each node.
     pub(super) nsds_per_node: u16,
+    /// How many nodes reach each NSD.
+    #[serde(default = "one")]
+    pub(super) servers_per_nsd: u16,
     /// The file system's code.
     pub(super) code: Code,
     /// How many nodes have the role quorum: the first ones.
@@ -54,6 +60,11 @@ pub(crate) struct LabFile {
     /// True if nothing was mounted at `/run/netns` before. iproute2 mounts that directory on itself
     /// when it first makes a namespace.
     pub(super) made_netns: bool,
+}
+
+/// Of labs that were made before disks could have several servers.
+fn one() -> u16 {
+    1
 }
 
 impl LabFile {
@@ -95,6 +106,7 @@ impl LabFile {
             nodes,
             clients: 0,
             nsds_per_node,
+            servers_per_nsd: 1,
             code,
             quorum,
             nsd_size: nsd_size.0,
@@ -115,6 +127,22 @@ impl LabFile {
             return invalid(format!("--clients {clients}: 0 to {max} beside {nodes} other nodes"));
         }
         self.clients = clients;
+        Ok(self)
+    }
+
+    /// The same lab with so many servers of each NSD: its own node and the next ones.
+    ///
+    /// # Errors
+    /// `Invalid` if there are not so many nodes.
+    pub(crate) fn with_servers(mut self, servers_per_nsd: u16) -> Result<LabFile> {
+        let max = self.nodes.min(SERVERS_MAX as u16);
+        if !(1..=max).contains(&servers_per_nsd) {
+            let nodes = self.nodes;
+            return invalid(format!(
+                "--servers-per-nsd {servers_per_nsd}: 1 to {max} in a lab of {nodes} nodes with NSDs"
+            ));
+        }
+        self.servers_per_nsd = servers_per_nsd;
         Ok(self)
     }
 
@@ -170,18 +198,22 @@ impl LabFile {
         }
     }
 
-    /// The descriptions of all NSDs, as `strake nsd create` reads them.
-    pub(super) fn stanzas(&self) -> String {
+    /// The descriptions of all NSDs of the lab in the directory `root`, as `strake nsd create` reads
+    /// them.
+    pub(super) fn stanzas(&self, root: &Path) -> String {
         let mut text = String::new();
         for node in 1..=self.nodes {
+            let reach = (0..self.servers_per_nsd).map(|next| (node - 1 + next) % self.nodes + 1);
+            let servers: Vec<String> = reach.map(Names::node).collect();
             for nsd in 1..=self.nsds_per_node {
-                let server = Names::node(node);
-                let size = self.nsd_size;
-                writeln!(
-                    text,
-                    "%nsd: device=nsd{nsd} nsd={server}nsd{nsd} servers={server} size={size}"
-                )
-                .expect("invariant: a string takes all");
+                let name = format!("{}nsd{nsd}", servers[0]);
+                let device = match self.servers_per_nsd {
+                    1 => format!("nsd{nsd}"),
+                    _ => root.join(DISKS).join(&name).display().to_string(),
+                };
+                let (servers, size) = (servers.join(","), self.nsd_size);
+                writeln!(text, "%nsd: device={device} nsd={name} servers={servers} size={size}")
+                    .expect("invariant: a string takes all");
             }
         }
         text
@@ -319,7 +351,7 @@ mod tests {
     #[test]
     fn each_node_gets_its_nsds() {
         let lab = wanted(3, 2, None, None).expect("a lab");
-        let nsds = stanza::parse(&lab.stanzas()).expect("stanzas");
+        let nsds = stanza::parse(&lab.stanzas(Path::new("/lab"))).expect("stanzas");
         let shown: Vec<String> = nsds
             .iter()
             .map(|nsd| format!("{} {}", nsd.server, nsd.name.clone().unwrap_or_default()))
@@ -335,7 +367,7 @@ mod tests {
         assert_eq!(lab.all_nodes(), 5);
         assert!(lab.roles(3).has(Role::Server));
         assert_eq!(lab.roles(4).to_string(), Roles::of(&[Role::Client]).to_string());
-        assert_eq!(stanza::parse(&lab.stanzas()).expect("stanzas").len(), 6);
+        assert_eq!(stanza::parse(&lab.stanzas(Path::new("/lab"))).expect("stanzas").len(), 6);
         let crowd = wanted(3, 1, None, None).and_then(|lab| lab.with_clients(30));
         assert!(refusal(crowd).contains("--clients 30: 0 to 29"));
     }

@@ -7,7 +7,7 @@
 //!
 //! If a step fails, or a signal asks for the end, everything that was made is removed.
 
-use super::plan::{FILE, LabFile, Names, check_length};
+use super::plan::{DISKS, FILE, LabFile, Names, check_length};
 use super::tool::strake_in;
 use super::{FS, Lab, down, lock, network, real, refuse_without_root};
 use crate::commands::cluster_fs::mount_here;
@@ -141,7 +141,10 @@ fn invite(lab: &Lab) -> Result<Vec<(u16, String)>> {
 }
 
 fn make_file_system(lab: &Lab, force: bool) -> Result<()> {
-    let nsds = crate::cluster::stanza::parse(&lab.file.stanzas())?;
+    if lab.file.servers_per_nsd > 1 {
+        std::fs::create_dir_all(lab.root.join(DISKS))?;
+    }
+    let nsds = crate::cluster::stanza::parse(&lab.file.stanzas(&lab.root))?;
     let request = LeaderRequest::CreateNsds { nsds, force: false };
     target(lab, 1).ask_leader::<serde_json::Value>(request)?;
     let wanted = FsWanted {

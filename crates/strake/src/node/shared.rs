@@ -39,7 +39,7 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 const TURN: Duration = Duration::from_secs(3);
 /// A server that comes first takes an NSD back when it has been there for so long. Each time that
 /// it loses the NSD doubles this, up to the maximum.
-const COME_BACK_MIN: Duration = Duration::from_secs(30);
+const COME_BACK_MIN: Duration = Duration::from_secs(5);
 const COME_BACK_MAX: Duration = Duration::from_secs(3600);
 
 /// What a server sees of an NSD that another one serves.
