@@ -166,6 +166,7 @@ pub(crate) fn test_steps() -> Vec<Step> {
         ("lab", 10),
         ("cluster-first", 10),
         ("slow-nodes", 10),
+        ("shared-disks", 10),
         ("fsx", 20),
         ("faults", 10),
         ("programs", 20),

@@ -53,6 +53,7 @@ mod reference;
 mod restart_server;
 mod rings;
 mod session;
+mod shared_disks;
 mod slow;
 mod slow_nodes;
 mod upgrade;
@@ -187,6 +188,11 @@ const SUITES: &[Suite] = &[
         name: "slow-nodes",
         about: "problems between the nodes of a lab that are staged, and named",
         run: slow_nodes::run,
+    },
+    Suite {
+        name: "shared-disks",
+        about: "disks that two nodes reach: nodes are killed, paused, cut off and stopped",
+        run: shared_disks::run,
     },
     Suite { name: "mount", about: "mount(8), fstab, umount, and their options", run: mount::run },
     Suite {

@@ -15,7 +15,8 @@
 //! all that it has, and every other one gives up what it has and gets a copy.
 //!
 //! **Failures.** A replica that has ended, because its disk has failed or the disk was away, is
-//! started again from what its disk has. What it lacks comes from the others.
+//! started again from what its disk has. What it lacks comes from the others. It knows what it had
+//! said before, so it need not ask them whether its disk was put back.
 
 mod logs;
 
@@ -34,7 +35,7 @@ use strake_observe::Observe;
 use strake_proto::feature;
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaPort, MetaQuery};
 use strake_proto::{ClientId, ClusterId, Error, ErrorKind, FsId, NsdId, Result, Term};
-use strake_replica::core::Config;
+use strake_replica::core::{Config, Word};
 use strake_replica::journal::{Identity, Journal};
 use strake_replica::membership::Membership;
 use strake_replica::replica::{Failure, Parts};
@@ -115,6 +116,8 @@ pub struct MetadataParts {
     pub begin: Begin,
     /// Signalled when this node has begun to serve.
     pub bell: Arc<Condvar>,
+    /// What the replica had said when it ran in this process before ([`Metadata::word`]).
+    pub earlier: Option<Word>,
 }
 
 impl MetadataParts {
@@ -145,6 +148,8 @@ struct State {
     crew: Option<Arc<Crew>>,
     /// Why there is no seat, or no crew although this node leads.
     fault: Option<String>,
+    /// What the last replica had said.
+    word: Option<Word>,
 }
 
 /// A replica that runs.
@@ -202,7 +207,8 @@ impl Metadata {
         observe: &Arc<Observe>,
     ) -> Result<Metadata> {
         let (door, observe) = (Arc::clone(door), Arc::clone(observe));
-        let (state, changed) = (Mutex::default(), Condvar::new());
+        let state = Mutex::new(State { word: parts.earlier.clone(), ..State::default() });
+        let changed = Condvar::new();
         let shared = Arc::new(Shared { parts, door, observe, state, changed });
         let of_thread = Arc::clone(&shared);
         let name = format!("metadata {}", shared.parts.fs);
@@ -218,6 +224,12 @@ impl Metadata {
     /// What the mounts share, if this node serves them.
     pub fn crew(&self) -> Option<Arc<Crew>> {
         self.shared.state.lock().crew.clone()
+    }
+
+    /// What the replica has said, once it has ended. The next one on this NSD in this process then
+    /// knows by itself whether the disk was put back.
+    pub fn word(&self) -> Option<Word> {
+        self.shared.state.lock().word.clone()
     }
 
     /// What is wrong, if anything is.
@@ -331,7 +343,8 @@ impl Shared {
         })?;
         let waits = Arc::clone(&self.observe) as Arc<dyn WaitNames>;
         let disk: Arc<dyn Disk> = container.metadata_log().into_disk();
-        let config = config(identity.replica, disk.len());
+        let earlier = self.state.lock().word.clone();
+        let config = Config { earlier, ..config(identity.replica, disk.len()) };
         follow_log(&self.parts, &disk)?;
         let ways = peers.ways();
         let kv = Arc::new(open_store(&container, &disk, identity, CACHE_BYTES)?);
@@ -360,7 +373,11 @@ impl Shared {
         let fault = seat.meta.fault();
         seat.meta.stop();
         seat.ways.stop();
-        self.state.lock().seat = None;
+        {
+            let mut state = self.state.lock();
+            state.word = seat.meta.replica().word();
+            state.seat = None;
+        }
         self.note(fault.map(|fault| {
             Error::new(ErrorKind::Io, format!("this node's replica of the metadata: {fault}"))
         }));

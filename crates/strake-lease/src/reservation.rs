@@ -113,7 +113,7 @@ impl Mark {
     pub fn encode(&self, owner: &MarkOwner) -> [u8; MARK_BYTES] {
         let mut out = [0; MARK_BYTES];
         let name = owner.server.as_str().as_bytes();
-        let flags = u32::from(self.is_active) * ACTIVE | u32::from(self.is_held) * HELD;
+        let flags = (u32::from(self.is_active) * ACTIVE) | (u32::from(self.is_held) * HELD);
         out[..8].copy_from_slice(MAGIC);
         out[12..16].copy_from_slice(&VERSION.to_le_bytes());
         out[16..32].copy_from_slice(&owner.cluster.0);

@@ -1,3 +1,5 @@
+//! Golden marks, damaged ones, and each verdict of a round.
+
 use super::*;
 
 const TIMES: ReservationTimes = ReservationTimes {

@@ -1,5 +1,5 @@
-//! The rules of leases and reservations, by name. In the product all are obeyed, and asking costs nothing. With the
-//! feature `mutations` a test takes one away, to see that its model finds that.
+//! The rules of leases and reservations, by name. In the product all are obeyed, and asking costs
+//! nothing. With the feature `mutations` a test takes one away, to see that its model finds that.
 
 /// A rule, named where it is obeyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

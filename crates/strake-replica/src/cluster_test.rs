@@ -103,6 +103,7 @@ fn each_rule_is_missed() {
         (Rule::KeepersGetTheDurable, Kind::KeepingSolo),
         (Rule::LackersTakeNoEntries, Kind::Keeping),
         (Rule::LackersStepDown, Kind::Keeping),
+        (Rule::WordsAreCompared, Kind::Three),
     ] {
         finds(rule, kind, 2000);
     }

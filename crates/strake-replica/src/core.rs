@@ -95,6 +95,9 @@ pub struct Config {
     /// majority, itself counted. That keeps a group alive in which a replica restarts while another
     /// one is gone. It gives up the protection against a disk that was put back, in this case.
     pub content_after: Option<Duration>,
+    /// What an earlier life of this replica in the same process had said, if it is known. If the
+    /// journal has all of it, the disk was not put back, and nobody needs to be asked.
+    pub earlier: Option<Word>,
 }
 
 impl Config {
@@ -117,6 +120,7 @@ impl Config {
             commits_when_appended: false,
             known: BTreeSet::new(),
             content_after: None,
+            earlier: None,
         }
     }
 }
@@ -132,6 +136,26 @@ pub struct Hard {
     pub life: Life,
     /// The newest lives of the others that it has heard of.
     pub lives: Lives,
+}
+
+/// What a replica has said: no promise of its goes beyond this, and all of it is durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    hard: Hard,
+    last: Stamp,
+}
+
+impl Word {
+    /// Whether a journal that has this keeps the word.
+    fn is_kept_by(&self, hard: &Hard, last: Stamp) -> bool {
+        let Hard { term, voted, lives, .. } = &self.hard;
+        let is_known = |(id, life): (&ReplicaId, &Life)| {
+            hard.lives.get(id).is_some_and(|known| known == life || known.number > life.number)
+        };
+        last >= self.last
+            && (hard.term > *term || (hard.term == *term && hard.voted == *voted))
+            && lives.iter().all(is_known)
+    }
 }
 
 /// What the journal is to write, all or nothing.
@@ -216,6 +240,7 @@ struct Outstanding {
     last: Position,
     /// When it was given, until it is written.
     since: Option<Duration>,
+    hard: Option<Hard>,
 }
 
 /// Entries at the end of a leader's log that nobody waits for yet: they are neither written nor
@@ -268,6 +293,7 @@ pub struct Core {
     handed: Position,
     /// The log is durable up to here.
     durable: Position,
+    durable_hard: Hard,
     /// What was committed in memory, alone.
     committed_alone: Position,
     ticket: u64,
@@ -294,6 +320,7 @@ impl Core {
         let mut core = Core {
             rng: Rng::new(seed),
             now,
+            durable_hard: hard.clone(),
             hard,
             role: Role::Follower,
             leader: None,
@@ -320,6 +347,11 @@ impl Core {
         core.put_off_election();
         core.check_level();
         core.output.install = core.log.snapshot().cloned();
+        let keeps = |word: &Word| word.is_kept_by(&core.hard, core.log.last());
+        let compares = obeys(Rule::WordsAreCompared);
+        if core.config.earlier.as_ref().is_some_and(|word| !compares || keeps(word)) {
+            core.asking.finish();
+        }
         core.look_at_answers();
         if core.log.membership().is_alone(core.config.id) {
             // Nobody else can lead, so there is nobody to wait for.
@@ -372,6 +404,8 @@ impl Core {
         while self.outstanding.front().is_some_and(|batch| batch.ticket <= ticket) {
             let batch = self.outstanding.pop_front().expect("invariant: there is a front");
             self.durable = self.durable.max(batch.last);
+            self.durable_hard =
+                batch.hard.unwrap_or_else(|| std::mem::take(&mut self.durable_hard));
         }
         while self.held.front().is_some_and(|(needed, _)| *needed <= ticket) {
             let (_, envelope) = self.held.pop_front().expect("invariant: there is a front");
@@ -440,6 +474,14 @@ impl Core {
     /// Whether it went on without all answers ([`Config::content_after`]).
     pub fn is_content(&self) -> bool {
         self.asking.is_content()
+    }
+
+    /// What it has said so far. `None` while its word does not count yet.
+    pub fn word(&self) -> Option<Word> {
+        let counts = self.asking.is_done() && self.log.last() >= self.asking.threshold;
+        let term = self.log.term_at(self.durable).filter(|_| counts)?;
+        let last = Stamp { term, position: self.durable };
+        Some(Word { hard: self.durable_hard.clone(), last })
     }
 
     /// The log is committed up to here.
@@ -662,7 +704,8 @@ impl Core {
         });
         let last = self.log.last().position;
         let since = Some(self.now);
-        self.outstanding.push_back(Outstanding { ticket: self.ticket, last, since });
+        let hard = hard.then(|| self.hard.clone());
+        self.outstanding.push_back(Outstanding { ticket: self.ticket, last, since, hard });
         self.note_own_ticket();
     }
 

@@ -480,6 +480,28 @@ fn a_person_may_vouch_for_a_disk() {
 }
 
 #[test]
+fn a_disk_that_has_all_of_the_word_of_before_asks_nobody() {
+    let mut first = replica(3, log_of(3, &[1, 2]), 2);
+    assert_eq!(first.word(), None, "its word does not count yet");
+    first.trust();
+    let word = first.word().expect("it counts");
+    let starts = |log, term: u64, change: fn(&mut Hard)| {
+        let Core { config, mut hard, log, .. } = replica(3, log, 3);
+        (hard.term, hard.lives) = (Term(term), first.hard.lives.clone());
+        change(&mut hard);
+        let config = Config { earlier: Some(word.clone()), ..config };
+        Core::new(config, hard, log, Duration::ZERO, 1).role()
+    };
+    let keep: fn(&mut Hard) = |_| {};
+    assert_eq!(starts(log_of(3, &[1, 2]), 2, keep), RoleName::Follower);
+    assert_eq!(starts(log_of(3, &[1, 2, 2]), 3, keep), RoleName::Follower, "more is enough");
+    assert_eq!(starts(log_of(3, &[1]), 2, keep), RoleName::Asking, "an entry is missing");
+    assert_eq!(starts(log_of(3, &[1, 2]), 1, keep), RoleName::Asking, "an older term");
+    let voted = |hard: &mut Hard| hard.voted = Some(id(1));
+    assert_eq!(starts(log_of(3, &[1, 2]), 2, voted), RoleName::Asking, "another vote");
+}
+
+#[test]
 fn a_replica_may_be_content_with_a_majority_after_a_time() {
     let mut core = replica(3, log_of(3, &[1]), 2);
     core.config.content_after = Some(LONG);

@@ -14,7 +14,7 @@
 
 mod threads;
 
-use crate::core::{ChangeRefusal, Config, Core, MemberStatus, Refusal, RoleName};
+use crate::core::{ChangeRefusal, Config, Core, MemberStatus, Refusal, RoleName, Word};
 use crate::journal::{Identity, Journal, JournalError};
 use crate::machine::{Machine, Transport};
 use crate::membership::Membership;
@@ -373,6 +373,11 @@ impl Replica {
         let mut state = self.shared.state.lock();
         state.core.trust();
         self.shared.wake(&mut state);
+    }
+
+    /// What it has said so far, for the next life in this process ([`Config::earlier`]).
+    pub fn word(&self) -> Option<Word> {
+        self.shared.state.lock().core.word()
     }
 
     /// True while no other replica can lead: a majority has answered what this one asked less than

@@ -43,6 +43,8 @@ pub(crate) enum Rule {
     CopiesReachTheCommitted,
     /// A part of a copy that another copy has followed is not taken.
     OldCopiesAreVoid,
+    /// What an earlier life in the same process had said counts only if the journal has it.
+    WordsAreCompared,
 }
 
 /// Whether a rule is obeyed: always, in the product.

@@ -3,6 +3,8 @@
 //! ```text
 //! 0          superblock A (4 KiB)
 //! 64 KiB     superblock B (4 KiB)
+//! 128 KiB    marks of up to eight servers, if several nodes reach the NSD (4 KiB each;
+//!            `strake-lease`, `reservation.rs`)
 //! 1 MiB      index log      clamp(length / 64, 4 MiB, 64 MiB), rounded down to 4 KiB
 //! …          metadata log   the same size
 //! …          chunks         clamp(length / 256, 1 MiB, 1 GiB), rounded up to a power of two

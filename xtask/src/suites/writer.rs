@@ -2,18 +2,26 @@
 //! Every file whose number was printed must be there after any crash of the file system under the
 //! process.
 
+use super::command::pause;
 use super::manifest;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
-/// The hidden command of `xtask` that is the writer: `suites-writer DIRECTORY`.
+/// The hidden command of `xtask` that is the writer: `suites-writer DIRECTORY [MILLISECONDS]`. It
+/// rests so long between two files.
 pub(crate) const COMMAND: &str = "suites-writer";
 
 /// Writes until the file system goes away. Prints one line `NUMBER` for each durable file.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
-    let [directory] = arguments else { return ExitCode::from(2) };
+    let (directory, rest) = match arguments {
+        [directory] => (directory, Ok(0)),
+        [directory, rest] => (directory, rest.parse()),
+        _ => return ExitCode::from(2),
+    };
+    let Ok(rest) = rest.map(Duration::from_millis) else { return ExitCode::from(2) };
     let directory = Path::new(directory);
     for number in 0.. {
         if let Err(error) = write_durably(directory, number) {
@@ -21,6 +29,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
             break;
         }
         println!("{number}");
+        pause(rest);
     }
     ExitCode::SUCCESS
 }

@@ -57,6 +57,7 @@ fn parts(nsd: u32, log: LogId) -> MetadataParts {
         furnish: |_| Ok(()),
         begin,
         bell: Arc::new(Condvar::new()),
+        earlier: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::judge::{Judge, Operation, chain};
 use super::machine::{Copies, Machine};
-use crate::core::{Batch, Committed, Config, CopyOrder, Core, Output, ReceivedPart};
+use crate::core::{Batch, Committed, Config, CopyOrder, Core, Output, ReceivedPart, Word};
 use crate::journal::{Identity, Journal};
 use crate::membership::Membership;
 use crate::message::{CopyId, decode, encode};
@@ -69,6 +69,7 @@ pub(super) struct Counts {
     leaders: u64,
     crashes: u64,
     put_back: u64,
+    words: u64,
     /// Machines whose state was lost in a crash.
     emptied: u64,
     /// Snapshots that were installed, and copies that were whole.
@@ -85,6 +86,7 @@ impl Counts {
         self.leaders += other.leaders;
         self.crashes += other.crashes;
         self.put_back += other.put_back;
+        self.words += other.words;
         self.emptied += other.emptied;
         self.snapshots += other.snapshots;
         self.changes += other.changes;
@@ -97,6 +99,7 @@ impl Counts {
         assert!(self.leases > 100 * seeds, "{self:?}");
         assert!(self.leaders > seeds && self.crashes > seeds && self.snapshots > 0, "{self:?}");
         assert!(self.changes > seeds || !kind.changes(), "{self:?}");
+        assert!(self.words > seeds / 2, "{self:?}");
         assert!(self.put_back > seeds / 2 || kind.is_solo(), "{self:?}");
         assert!(self.emptied > seeds / 4 || kind != Kind::Keeping, "{self:?}");
     }
@@ -150,6 +153,8 @@ struct Node {
     paused_until: Duration,
     /// What a machine that keeps its own state has durable. `None` if it lacks its state.
     kept: Option<Machine>,
+    /// What its last life had said, if the process has outlived the disk.
+    word: Option<Word>,
     /// An older state of the disk, and of what the machine keeps.
     saved: Option<(Arc<SimDisk>, Option<Machine>)>,
 }
@@ -209,7 +214,8 @@ impl World {
             let members = (number <= voters).then_some(members);
             Journal::create(disk.clone(), identity(id), members).expect("a new disk");
             let (paused_until, kept) = (Duration::ZERO, Some(Machine::default()));
-            let node = Node { disk, start: 0, run: None, paused_until, kept, saved: None };
+            let node =
+                Node { disk, start: 0, run: None, paused_until, kept, word: None, saved: None };
             world.nodes.insert(id, node);
             world.restart(id);
         }
@@ -574,6 +580,8 @@ impl World {
         let opened = Journal::open(node.disk.clone(), identity(id), chance);
         let (journal, hard, log) = opened.expect("a crash damages nothing");
         node.start += 1;
+        let config = Config { earlier: node.word.take(), ..config };
+        self.counts.words += u64::from(config.earlier.is_some());
         let is_first = node.start == 1;
         let (core, machine) = if self.kind.keeps() {
             let position = node.kept.as_ref().map(|kept| kept.applied);
@@ -708,7 +716,7 @@ impl World {
         let after = self.rng.below(1000);
         let node = self.nodes.get_mut(&id).expect("it exists");
         let Some(run) = node.run.take() else { return };
-        drop(run);
+        node.word = run.core.word().filter(|_| self.rng.one_in(3));
         self.counts.crashes += 1;
         node.disk = node.disk.crash(node.disk.position(), &mut self.rng);
         let may_put_back = loss == Loss::PutBack && others_whole && !self.kind.is_solo();

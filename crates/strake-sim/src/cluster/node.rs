@@ -242,6 +242,7 @@ impl Node {
                 Box::new(move || Ok((configuration(site.code), lead(&site, &observe, &bell))))
             },
             bell: Arc::clone(&bell),
+            earlier: None,
         };
         let metadata = Arc::new(Metadata::start(parts, &door, &observe)?);
         let (changing, has_ended) = (Arc::default(), Arc::default());

@@ -13,6 +13,7 @@ use strake_observe::Observe;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{NsdId, Result};
 use strake_replica::Replica;
+use strake_replica::core::Word;
 use strake_store::Container;
 use tracing::error;
 
@@ -24,6 +25,8 @@ pub(crate) struct Member {
     disks: Arc<Disks>,
     config: NodeConfig,
     metadata: Option<Metadata>,
+    /// What the last part of the metadata had said, and where.
+    word: Option<((NsdId, LogId), Word)>,
     /// Declared last, so that it is released after the NSDs are closed.
     _lock: File,
 }
@@ -49,7 +52,8 @@ impl Member {
             user.came(nsd, port);
         }
         disks.watch(None, user)?;
-        let mut member = Member { disks, config: config.clone(), metadata: None, _lock: lock };
+        let mut member =
+            Member { disks, config: config.clone(), metadata: None, word: None, _lock: lock };
         member.begin_metadata(metadata, door, observe)?;
         Ok(member)
     }
@@ -64,10 +68,18 @@ impl Member {
         door: &Arc<Door>,
         observe: &Arc<Observe>,
     ) -> Result<()> {
-        self.metadata.take().iter().for_each(Metadata::stop);
+        if let Some(metadata) = self.metadata.take() {
+            metadata.stop();
+            self.word = metadata.word().map(|word| (metadata.place(), word));
+        }
         let disks = Arc::clone(&self.disks);
         let container_of: ContainerOf = Box::new(move |nsd| disks.container(nsd));
-        let start = |parts: PartsFor| Metadata::start(parts(container_of), door, observe);
+        let start = |parts: PartsFor| {
+            let mut parts = parts(container_of);
+            let of_place = self.word.take_if(|(place, _)| *place == (parts.nsd, parts.log));
+            parts.earlier = of_place.map(|(_, word)| word);
+            Metadata::start(parts, door, observe)
+        };
         self.metadata = parts.map(start).transpose()?;
         Ok(())
     }

@@ -10,9 +10,9 @@
 //! bytes 20..    the body: [`Cluster`] in postcard
 //! ```
 //!
-//! Version 6 is of clusters with NSDs that several nodes reach. Version 5 lacks these at the end and
-//! is written where there are none. Version 4 is of clusters of the first feature level. It also
-//! lacks the level before, so that programs of that level read it.
+//! Version 6 is of clusters with NSDs that several nodes reach. Version 5 lacks these at the end
+//! and is written where there are none. Version 4 is of clusters of the first feature level. It
+//! lacks the level as well, so that programs of that level read it.
 //!
 //! A node of the quorum that has a file of version 3 or later also has a journal of the records'
 //! log; the file is what it knows before the log speaks. Version 3 also lacks the logs of metadata

@@ -13,8 +13,9 @@
 //!
 //! Lines that begin with `#` are comments. `device` is a block device below `/dev`, the absolute
 //! path of a directory, or one word: the name of a directory in the node's own directory. Several
-//! servers have a comma between each two: all of them reach the disk, and the first one that is there
-//! serves it. One attribute is ours: `size=`, the size of the container of an NSD that is a directory.
+//! servers have a comma between each two: all of them reach the disk, and the first one that is
+//! there serves it. One attribute is ours: `size=`, the size of the container of an NSD that is a
+//! directory.
 
 use super::records::Usage;
 use serde::{Deserialize, Serialize};

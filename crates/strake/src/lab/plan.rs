@@ -198,8 +198,8 @@ impl LabFile {
         }
     }
 
-    /// The descriptions of all NSDs of the lab in the directory `root`, as `strake nsd create` reads
-    /// them.
+    /// The descriptions of all NSDs of the lab in the directory `root`, as `strake nsd create`
+    /// reads them.
     pub(super) fn stanzas(&self, root: &Path) -> String {
         let mut text = String::new();
         for node in 1..=self.nodes {

@@ -81,6 +81,7 @@ impl Node {
             furnish: give_root_directory,
             begin: Box::new(move || of_begin.upgrade().ok_or(ErrorKind::Unreachable)?.begin(id)),
             bell,
+            earlier: None,
         }))
     }
 

@@ -1,3 +1,5 @@
+//! When a server takes an NSD over, second by second.
+
 use super::*;
 
 fn seconds(count: u64) -> Duration {
@@ -45,7 +47,7 @@ fn a_node_that_has_left_gets_the_time_of_a_restart() {
     let mut stand_by = StandBy::new(1, seconds(100));
     let (after, why) = first_reason(&mut stand_by, 100, |_| seen(0, 7, false), true);
     assert_eq!((after, why), (4, "it has left the disk"));
-    let restarts = |now: u64| seen(0, now, now % 4 != 0);
+    let restarts = |now: u64| seen(0, now, !now.is_multiple_of(4));
     let mut stand_by = StandBy::new(1, seconds(100));
     for now in 100..1000 {
         let answered = (now % 5 == 0).then_some(true);
