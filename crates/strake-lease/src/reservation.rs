@@ -62,11 +62,13 @@ pub struct ReservationTimes {
 }
 
 impl ReservationTimes {
-    /// Those of a cluster.
+    /// Those of a cluster. Patience is longer than a manager's lease and its margin
+    /// ([`crate::Times::CLUSTER`]), so a server that stood still answers no reads either when the
+    /// next one begins.
     pub const CLUSTER: ReservationTimes = ReservationTimes {
         round: Duration::from_secs(1),
         hold: Duration::from_secs(5),
-        patience: Duration::from_secs(9),
+        patience: Duration::from_secs(11),
     };
 }
 

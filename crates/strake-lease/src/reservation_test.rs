@@ -128,3 +128,10 @@ fn a_restart_waits_only_if_there_was_no_permit_under_its_number() {
         assert_eq!(round(&mut again, 20, active(3)), Verdict::Waits { other: 0 });
     }
 }
+
+#[test]
+fn patience_is_longer_than_a_managers_lease() {
+    let (lease, own) = (crate::Times::CLUSTER, ReservationTimes::CLUSTER);
+    assert!(own.patience > lease.lease + lease.margin);
+    assert!(own.patience > own.hold && own.hold > 2 * own.round);
+}

@@ -118,6 +118,23 @@ impl Feature {
     pub fn protocol(self) -> u16 {
         self.level().protocol()
     }
+
+    /// Refuses to begin something in a cluster of this level if that is too low. `what` begins the
+    /// sentence.
+    ///
+    /// # Errors
+    /// `NotSupported`, with advice.
+    pub fn check_level(self, level: FeatureLevel, what: &str) -> Result<()> {
+        let needed = self.level();
+        if level >= needed {
+            return Ok(());
+        }
+        let detail = format!(
+            "{what}: this needs feature level {needed}, and the cluster has {level}: `strake \
+             cluster upgrade` raises it when all nodes run this version"
+        );
+        Err(Error::new(ErrorKind::NotSupported, detail))
+    }
 }
 
 /// The level that an entry with this change of the metadata needs.
@@ -230,6 +247,17 @@ mod tests {
         for part in ["cluster demo has feature level 99", "understands 2: install"] {
             assert!(error.to_string().contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn what_the_cluster_has_no_level_for_is_refused_with_advice() {
+        Feature::SharedDisks.check_level(FeatureLevel(2), "it").expect("it may begin");
+        let refused = Feature::SharedDisks.check_level(FeatureLevel::FIRST, "it");
+        let text = refused.expect_err("too low").to_string();
+        assert!(
+            text.starts_with("it: this needs feature level 2, and the cluster has 1:"),
+            "{text}"
+        );
     }
 
     #[test]

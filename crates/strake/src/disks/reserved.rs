@@ -248,9 +248,10 @@ impl Reserved {
                 self.permit.prolong(until);
                 Standing::Permitted
             }
-            Verdict::Waits { other: place } if found[place].is_none() => {
-                Standing::Waits(format!("the mark of {} on it cannot be read", other(place)))
-            }
+            Verdict::Waits { other: place } if found[place].is_none() => Standing::Waits(format!(
+                "the mark of {} on it cannot be read: the disk is damaged there, and must be replaced",
+                other(place)
+            )),
             Verdict::Waits { other: place } => {
                 Standing::Waits(format!("{} has not left it yet", other(place)))
             }

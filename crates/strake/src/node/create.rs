@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use strake_crew::metadata;
 use strake_env::{Clock, RealClock};
+use strake_proto::feature::Feature;
 use strake_proto::{ByteCount, Code, Error, ErrorKind, NsdId, PoolMap, Result};
 use strake_replica::types::ReplicaId;
 use strake_store::Container;
@@ -55,6 +56,9 @@ impl Node {
                 failure_group: nsd.failure_group,
                 pool: nsd.pool.clone().unwrap_or_else(|| "system".to_owned()),
             });
+        }
+        if others.iter().any(|others| !others.is_empty()) {
+            Feature::SharedDisks.check_level(before.level, "servers=… with several nodes")?;
         }
         let change = Change::AddNsds { nsds: new };
         let mut after = before.clone();

@@ -109,7 +109,7 @@ impl Node {
     }
 
     /// Makes a change of the records durable with a majority, and tells the nodes. The caller holds
-    /// `changing`.
+    /// `changing` if the change is one of several steps.
     ///
     /// # Errors
     /// Why it is refused. `Unreachable` if there is no majority, and then nothing is changed;

@@ -38,7 +38,7 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 /// The servers take turns: each gives those before it in the list that much longer.
 const TURN: Duration = Duration::from_secs(3);
 /// A server that comes first takes an NSD back when it has been there for so long. Each time that
-/// it loses the NSD doubles this, up to the maximum.
+/// it loses the NSD within the maximum doubles this.
 const COME_BACK_MIN: Duration = Duration::from_secs(5);
 const COME_BACK_MAX: Duration = Duration::from_secs(3600);
 
@@ -62,27 +62,34 @@ struct StandBy {
     since: Duration,
     /// When the serving node answered last.
     heard: Duration,
-    /// When this server was here without the NSD for the first time.
-    away_since: Option<Duration>,
+    /// Since when it serves the NSD itself, if it does.
+    served_since: Option<Duration>,
+    /// Since when it is there and does not.
+    away_since: Duration,
     come_back: Duration,
 }
 
 impl StandBy {
     fn new(own: usize, now: Duration) -> StandBy {
-        let (last, away_since) = (None, None);
-        StandBy { own, last, since: now, heard: now, away_since, come_back: COME_BACK_MIN }
+        let (last, served_since, come_back) = (None, None, COME_BACK_MIN);
+        StandBy { own, last, since: now, heard: now, served_since, away_since: now, come_back }
     }
 
     /// This server serves the NSD now.
-    fn serves(&mut self) {
-        if self.last.take().is_some() {
-            self.away_since = None;
-        }
+    fn serves(&mut self, now: Duration) {
+        self.last = None;
+        self.served_since.get_or_insert(now);
     }
 
     /// The NSD is served elsewhere, and the one that serves it may have answered. Returns why this
     /// server is to take it, if it is.
     fn look(&mut self, now: Duration, seen: Seen, answered: Option<bool>) -> Option<&'static str> {
+        if let Some(since) = self.served_since.take() {
+            let was_short = now.saturating_sub(since) < COME_BACK_MAX;
+            self.come_back = if was_short { self.come_back * 2 } else { COME_BACK_MIN };
+            self.come_back = self.come_back.min(COME_BACK_MAX);
+            self.away_since = now;
+        }
         if self.last.is_none_or(|last| (last.number, last.serving) != (seen.number, seen.serving)) {
             self.heard = now;
         }
@@ -92,7 +99,6 @@ impl StandBy {
         if answered == Some(true) {
             self.heard = now;
         }
-        let away_since = *self.away_since.get_or_insert(now);
         let before = self.own - usize::from(self.own > seen.serving);
         let turn = TURN * before as u32;
         let quiet = now.saturating_sub(self.since);
@@ -107,14 +113,8 @@ impl StandBy {
         if unheard >= UNHEARD_MAX + turn {
             return Some("it does not answer");
         }
-        let is_well = answered == Some(true) && now >= away_since + self.come_back;
+        let is_well = answered == Some(true) && now >= self.away_since + self.come_back;
         (self.own < seen.serving && is_well).then_some("this node comes first")
-    }
-
-    /// This server has had the NSD and has it no more.
-    fn lost(&mut self, now: Duration) {
-        self.away_since = Some(now);
-        self.come_back = (self.come_back * 2).min(COME_BACK_MAX);
     }
 }
 
@@ -140,17 +140,21 @@ impl Node {
     }
 
     /// Looks at one NSD once.
-    fn look_at_shared(self: &Arc<Node>, nsd: &NsdRecord, stand_by: &mut StandBy) -> Result<()> {
-        let cluster = self.cluster();
+    fn look_at_shared(
+        self: &Arc<Node>,
+        cluster: &Cluster,
+        nsd: &NsdRecord,
+        stand_by: &mut StandBy,
+    ) -> Result<()> {
         let Some(shared) = cluster.shared(nsd.id) else { return Ok(()) };
         if nsd.node == self.file.id {
-            stand_by.serves();
+            stand_by.serves(RealClock.monotonic());
             return Ok(());
         }
         let serving = shared.place_of(nsd.node).ok_or(ErrorKind::Internal)?;
-        let marks = self.marks_of(&cluster, nsd)?.read()?;
-        let now = RealClock.monotonic();
-        let is_due = now.saturating_sub(stand_by.heard) >= ASK_EVERY;
+        let marks = self.marks_of(cluster, nsd)?.read()?;
+        let unheard = RealClock.monotonic().saturating_sub(stand_by.heard);
+        let is_due = unheard >= ASK_EVERY;
         let answered = is_due.then(|| self.ask::<serde_json::Value>(nsd.node, &NodeRequest::State));
         let answered = answered.map(|answer| answer.is_ok());
         let mark = marks.get(serving).copied().flatten();
@@ -195,7 +199,8 @@ impl Node {
         node: NodeNumber,
         after: u64,
     ) -> Result<Cluster> {
-        let _alone = self.changing.lock();
+        // Not under `changing`: who holds that may be waiting for this very disk. A command that
+        // has prepared a change meanwhile is refused, and may be given again.
         self.change(&Change::ServeNsd { nsd, node, after })
     }
 
@@ -240,7 +245,6 @@ impl Node {
 /// Looks after one NSD until it is gone, or the node is.
 fn stand_by_for(node: &Weak<Node>, id: NsdId, mut stand_by: StandBy) {
     let mut fault = None;
-    let mut served = false;
     while let Some(node) = node.upgrade() {
         let cluster = node.cluster();
         let nsd = cluster.nsd(id).filter(|nsd| nsd.fs.is_some() && cluster.shared(id).is_some());
@@ -248,11 +252,8 @@ fn stand_by_for(node: &Weak<Node>, id: NsdId, mut stand_by: StandBy) {
             node.standing_by.lock().remove(&id);
             return;
         };
-        let serves = nsd.node == node.file.id;
-        if std::mem::replace(&mut served, serves) && !serves {
-            stand_by.lost(RealClock.monotonic());
-        }
-        let found = node.look_at_shared(nsd, &mut stand_by).err().map(|error| error.to_string());
+        let found =
+            node.look_at_shared(&cluster, nsd, &mut stand_by).err().map(|error| error.to_string());
         if let Some(error) = &found
             && fault != found
         {

@@ -70,10 +70,12 @@ fn the_first_server_comes_back_and_more_seldom_each_time() {
         let (after, why) = first_reason(&mut stand_by, now, |now| seen(1, now, true), true);
         assert!((wait..wait + 6).contains(&after), "{after} of {wait}");
         assert_eq!(why, "this node comes first");
-        stand_by.serves();
+        stand_by.serves(seconds(now));
         now += after + 50;
-        stand_by.lost(seconds(now));
     }
+    stand_by.serves(seconds(now));
+    let (after, _) = first_reason(&mut stand_by, now + 3600, |now| seen(1, now, true), true);
+    assert!(after < 11, "it has served for an hour: {after}");
     // It does not come back to take an NSD from a node that it cannot reach.
     let mut stand_by = StandBy::new(0, seconds(100));
     let (_, why) = first_reason(&mut stand_by, 100, |now| seen(1, now, true), false);
