@@ -24,6 +24,12 @@
 //! servers with lower numbers are off for good, so when it starts anew under that number it waits
 //! for none.
 //!
+//! **A new process.** The kernel may still have what the process before was killed over: I/O, and
+//! a mark. Such a mark lands over newer ones. It can say a lower number, or that the server has
+//! left. So a server knows a time from which on nothing of an earlier process is under way, see
+//! [`Reservation::new`]. A round that began earlier gives no permit, and patience does not count
+//! from there: the mark may be gone again. Nor does the server write until then that it has left.
+//!
 //! **What remains.** I/O that the host's kernel was given before the permit ended counts as done
 //! after `patience - hold`. Nobody can take it back: a host that holds back what it was given for
 //! longer may write later. `docs/operating.md` says so.
@@ -70,6 +76,11 @@ impl ReservationTimes {
         hold: Duration::from_secs(5),
         patience: Duration::from_secs(11),
     };
+
+    /// How long the kernel may take over what it was given.
+    pub fn in_kernel(&self) -> Duration {
+        self.patience.saturating_sub(self.hold)
+    }
 }
 
 /// What one server has written on an NSD. A place where nothing was ever written has the default.
@@ -171,7 +182,7 @@ pub enum Verdict {
     },
     /// Another server, by its place, has not left yet, or its mark cannot be read.
     Waits {
-        /// The other one's place.
+        /// The other one's place. The own one, if an earlier process may still write there.
         other: usize,
     },
     /// A later server is there. This reservation is over.
@@ -189,18 +200,30 @@ pub struct Reservation {
     own: usize,
     mark: Mark,
     times: ReservationTimes,
+    /// From then on nothing of an earlier process is under way.
+    settled: Duration,
     /// When the present round began.
     begun: Duration,
-    /// When the first round's mark was on the NSD.
+    /// When the mark was on the NSD for good: that of the first round after `settled`.
     since: Option<Duration>,
 }
 
 impl Reservation {
     /// The reservation of the server with place `own`, which found `before` there when it started.
-    pub fn new(own: usize, number: u64, before: Mark, times: ReservationTimes) -> Reservation {
+    ///
+    /// From `settled` on, by the clock that [`Self::begin`] is told, the kernel has nothing that an
+    /// earlier process of this server gave it. That is [`ReservationTimes::in_kernel`] after this
+    /// process started. It is earlier for a process that can rule it out otherwise.
+    pub fn new(
+        own: usize,
+        number: u64,
+        before: Mark,
+        settled: Duration,
+        times: ReservationTimes,
+    ) -> Reservation {
         let is_held = before.number == number && before.is_held;
         let mark = Mark { number, is_active: true, is_held, round: before.round };
-        Reservation { own, mark, times, begun: Duration::ZERO, since: None }
+        Reservation { own, mark, times, settled, begun: Duration::ZERO, since: None }
     }
 
     /// Begins a round. The result is to be written on the NSD, and then all places are to be read.
@@ -213,7 +236,10 @@ impl Reservation {
     /// Ends a round: `marks` are those of all servers, read after the own one was written; `None`
     /// for one that cannot be read.
     pub fn judge(&mut self, now: Duration, marks: &[Option<Mark>]) -> Verdict {
-        let since = *self.since.get_or_insert(now);
+        let is_settled = self.begun >= self.settled || !obeys(Rule::EarlierMarksMayLand);
+        if is_settled || !obeys(Rule::PatienceCountsFromALastingMark) {
+            self.since.get_or_insert(now);
+        }
         let others = || marks.iter().enumerate().filter(|(at, _)| *at != self.own);
         for (other, mark) in others() {
             match mark {
@@ -228,6 +254,9 @@ impl Reservation {
             true => self.times.patience,
             false => self.times.hold / 2,
         };
+        let Some(since) = self.since.filter(|_| is_settled) else {
+            return Verdict::Waits { other: self.own };
+        };
         let is_waiting = !self.mark.is_held && now < since.saturating_add(patience);
         let active = others().find(|(_, mark)| mark.is_some_and(|mark| mark.is_active));
         if let Some((other, _)) = active.filter(|_| is_waiting) {
@@ -238,9 +267,11 @@ impl Reservation {
         Verdict::Permit { until: from.saturating_add(self.times.hold) }
     }
 
-    /// What is to be written when the server has ended all I/O.
-    pub fn left(&self) -> Mark {
-        Mark { is_active: false, ..self.mark }
+    /// What is to be written when the server has ended all I/O. `None` while I/O of an earlier
+    /// process may be under way: it is to be asked for again later.
+    pub fn left(&self, now: Duration) -> Option<Mark> {
+        let is_settled = now >= self.settled || !obeys(Rule::EarlierIoMayBeUnderWay);
+        is_settled.then_some(Mark { is_active: false, ..self.mark })
     }
 }
 

@@ -63,7 +63,7 @@ fn marks_of_others_count_as_never_written_and_damaged_ones_as_unknown() {
 
 #[test]
 fn a_lone_server_has_a_permit_from_the_first_round_on() {
-    let mut server = Reservation::new(1, 4, Mark::default(), TIMES);
+    let mut server = Reservation::new(1, 4, Mark::default(), Duration::ZERO, TIMES);
     assert_eq!(round(&mut server, 3, Some(Mark::default())), Verdict::Permit { until: seconds(9) });
     assert_eq!(
         round(&mut server, 4, Some(Mark::default())),
@@ -73,7 +73,7 @@ fn a_lone_server_has_a_permit_from_the_first_round_on() {
 
 #[test]
 fn a_slow_round_brings_no_longer_permit() {
-    let mut server = Reservation::new(1, 4, Mark::default(), TIMES);
+    let mut server = Reservation::new(1, 4, Mark::default(), Duration::ZERO, TIMES);
     server.begin(seconds(3));
     let marks = [Some(Mark::default()), None];
     assert_eq!(server.judge(seconds(20), &marks), Verdict::Permit { until: seconds(9) });
@@ -81,7 +81,7 @@ fn a_slow_round_brings_no_longer_permit() {
 
 #[test]
 fn a_server_before_is_waited_for_until_it_has_left_or_patience_is_over() {
-    let mut server = Reservation::new(1, 4, Mark::default(), TIMES);
+    let mut server = Reservation::new(1, 4, Mark::default(), Duration::ZERO, TIMES);
     assert_eq!(round(&mut server, 100, active(3)), Verdict::Waits { other: 0 });
     assert_eq!(round(&mut server, 111, active(3)), Verdict::Waits { other: 0 });
     let mut other = server.clone();
@@ -95,36 +95,36 @@ fn a_server_before_is_waited_for_until_it_has_left_or_patience_is_over() {
 #[test]
 fn a_later_server_wins_also_when_it_has_left() {
     for is_active in [true, false] {
-        let mut server = Reservation::new(1, 4, Mark::default(), TIMES);
+        let mut server = Reservation::new(1, 4, Mark::default(), Duration::ZERO, TIMES);
         let later = Some(Mark { is_active, ..active(5).expect("a mark") });
         assert_eq!(round(&mut server, 1, later), Verdict::Lost { other: 0, number: 5 });
     }
-    let mut server = Reservation::new(1, 4, Mark::default(), TIMES);
+    let mut server = Reservation::new(1, 4, Mark::default(), Duration::ZERO, TIMES);
     assert_eq!(round(&mut server, 1, active(4)), Verdict::Lost { other: 0, number: 4 });
 }
 
 #[test]
 fn an_unreadable_mark_holds_up_everybody() {
-    let mut server = Reservation::new(1, 4, Mark::default(), TIMES);
+    let mut server = Reservation::new(1, 4, Mark::default(), Duration::ZERO, TIMES);
     assert_eq!(round(&mut server, 1, None), Verdict::Waits { other: 0 });
     assert_eq!(round(&mut server, 99, None), Verdict::Waits { other: 0 });
 }
 
 #[test]
 fn a_restart_waits_only_if_there_was_no_permit_under_its_number() {
-    let mut first = Reservation::new(1, 4, Mark::default(), TIMES);
+    let mut first = Reservation::new(1, 4, Mark::default(), Duration::ZERO, TIMES);
     round(&mut first, 1, active(3));
     let waiting = first.begin(seconds(2));
     assert!(!waiting.is_held);
     round(&mut first, 13, active(3));
     let held = first.begin(seconds(14));
     assert!(held.is_held);
-    for before in [held, first.left()] {
-        let mut again = Reservation::new(1, 4, before, TIMES);
+    for before in [held, first.left(seconds(14)).expect("it may leave")] {
+        let mut again = Reservation::new(1, 4, before, Duration::ZERO, TIMES);
         assert_eq!(round(&mut again, 20, active(3)), Verdict::Permit { until: seconds(26) });
     }
     for (number, before) in [(4, waiting), (6, held)] {
-        let mut again = Reservation::new(1, number, before, TIMES);
+        let mut again = Reservation::new(1, number, before, Duration::ZERO, TIMES);
         assert_eq!(round(&mut again, 20, active(3)), Verdict::Waits { other: 0 });
     }
 }
@@ -134,4 +134,21 @@ fn patience_is_longer_than_a_managers_lease() {
     let (lease, own) = (crate::Times::CLUSTER, ReservationTimes::CLUSTER);
     assert!(own.patience > lease.lease + lease.margin);
     assert!(own.patience > own.hold && own.hold > 2 * own.round);
+}
+
+#[test]
+fn a_new_process_has_no_permit_and_does_not_leave_while_the_kernel_may_have_something_of_the_old() {
+    let held = active(4).expect("a mark");
+    let mut again = Reservation::new(1, 4, held, seconds(20), TIMES);
+    assert_eq!(round(&mut again, 19, None), Verdict::Waits { other: 0 });
+    assert_eq!(round(&mut again, 19, active(3)), Verdict::Waits { other: 1 });
+    assert_eq!(again.left(seconds(19)), None);
+    // It began too early, although it ends late enough.
+    again.begin(seconds(19));
+    assert_eq!(again.judge(seconds(21), &[active(3), None]), Verdict::Waits { other: 1 });
+    assert_eq!(round(&mut again, 20, active(3)), Verdict::Permit { until: seconds(26) });
+    assert!(again.left(seconds(20)).is_some_and(|mark| !mark.is_active && mark.is_held));
+    // A later server is noticed at once.
+    let mut lost = Reservation::new(1, 4, held, seconds(20), TIMES);
+    assert_eq!(round(&mut lost, 15, active(5)), Verdict::Lost { other: 0, number: 5 });
 }

@@ -36,6 +36,12 @@ pub enum Rule {
     PermitsCountFromTheBeginning,
     /// A mark that cannot be read may be a later server's.
     UnreadableMarksCount,
+    /// A mark of an earlier process may land over that of the present one.
+    EarlierMarksMayLand,
+    /// Patience counts from a mark that none of an earlier process can replace.
+    PatienceCountsFromALastingMark,
+    /// I/O of an earlier process may be under way when the present one has none.
+    EarlierIoMayBeUnderWay,
 }
 
 impl Rule {
@@ -55,11 +61,14 @@ impl Rule {
         Rule::JoinsAreAnswered,
     ];
     /// Those of reservations.
-    pub const OF_RESERVATIONS: [Rule; 4] = [
+    pub const OF_RESERVATIONS: [Rule; 7] = [
         Rule::LaterServersWin,
         Rule::PatienceIsLongerThanPermits,
         Rule::PermitsCountFromTheBeginning,
         Rule::UnreadableMarksCount,
+        Rule::EarlierMarksMayLand,
+        Rule::PatienceCountsFromALastingMark,
+        Rule::EarlierIoMayBeUnderWay,
     ];
 }
 
@@ -70,9 +79,7 @@ pub(crate) const fn obeys(_: Rule) -> bool {
 }
 
 #[cfg(feature = "mutations")]
-pub(crate) use mutated::obeys;
-#[cfg(feature = "mutations")]
-pub use mutated::without;
+pub use mutated::{obeys, without};
 
 #[cfg(feature = "mutations")]
 mod mutated {
@@ -83,7 +90,8 @@ mod mutated {
         static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
     }
 
-    pub(crate) fn obeys(rule: Rule) -> bool {
+    /// Whether a rule is obeyed on this thread at present.
+    pub fn obeys(rule: Rule) -> bool {
         BROKEN.get() != Some(rule)
     }
 

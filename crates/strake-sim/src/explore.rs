@@ -29,6 +29,11 @@ impl Step {
         Step { what, who: u8::try_from(who).ok() }
     }
 
+    /// The number of the client or NSD that takes the step, if one does.
+    pub fn who(&self) -> Option<usize> {
+        self.who.map(usize::from)
+    }
+
     /// The step in words.
     pub fn text(&self) -> String {
         match self.who {

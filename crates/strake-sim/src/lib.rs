@@ -14,6 +14,8 @@
 //!             repeats and overtakes
 //! lease_model  every state of leases: the real membership, watches and admissions, clocks that
 //!             differ, a network that loses and delivers late
+//! reservation_model  every state of reservations: the real ones of two or three servers, marks
+//!             on their NSD, records that name one server after the other
 //! cluster     three nodes and three mounts, programs on them, and faults of all kinds
 //! ```
 //!
@@ -35,6 +37,7 @@ pub mod lease_model;
 pub mod machine;
 pub mod point;
 pub mod recording;
+pub mod reservation_model;
 pub mod stripe_model;
 pub mod token_model;
 pub mod tree;

@@ -213,7 +213,12 @@ impl Reserved {
         let own = self.shared.place;
         let before = marks.read()?.get(own).copied().flatten().unwrap_or_default();
         let number = self.shared.number;
-        let mut reservation = Reservation::new(own, number, before, ReservationTimes::CLUSTER);
+        let times = ReservationTimes::CLUSTER;
+        // All that an earlier process wrote is done: writes are calls that nothing interrupts, and
+        // the lock of the directory is free only when each of its threads has ended. The clock
+        // counts from when the machine was started: what it was given before that may take longer.
+        let settled = times.in_kernel();
+        let mut reservation = Reservation::new(own, number, before, settled, times);
         while !self.leaves() {
             let standing = match self.round(&marks, &mut reservation) {
                 Ok(standing) => standing,
@@ -222,7 +227,7 @@ impl Reserved {
             };
             let is_over = matches!(standing, Standing::Over(_));
             let pause = match standing {
-                Standing::Permitted => ReservationTimes::CLUSTER.round,
+                Standing::Permitted => times.round,
                 _ => STEP,
             };
             self.stands(standing);
@@ -233,8 +238,7 @@ impl Reserved {
             self.changed.wait_while_for(&mut state, |state| !state.leaves, pause);
         }
         self.wait_until_told();
-        self.drain();
-        marks.write(own, &reservation.left())
+        marks.write(own, &self.drain(&reservation))
     }
 
     /// Does one round.
@@ -247,6 +251,9 @@ impl Reserved {
             Verdict::Permit { until } => {
                 self.permit.prolong(until);
                 Standing::Permitted
+            }
+            Verdict::Waits { other: place } if place == self.shared.place => {
+                Standing::Waits("the machine was started a moment ago".to_owned())
             }
             Verdict::Waits { other: place } if found[place].is_none() => Standing::Waits(format!(
                 "the mark of {} on it cannot be read: the disk is damaged there, and must be replaced",
@@ -271,12 +278,16 @@ impl Reserved {
         self.changed.wait_while(&mut state, |state| !state.leaves);
     }
 
-    /// Waits until nothing is under way. A disk that hangs never gets there, and then nobody is
-    /// told that this node has left.
-    fn drain(&self) {
+    /// Waits until nothing is under way, and gives the mark that says so. A disk that hangs never
+    /// gets there, and then nobody is told that this node has left.
+    fn drain(&self, reservation: &Reservation) -> Mark {
         let _wait = self.observe.waiters.enter("last I/O on", self.what());
-        while !self.permit.is_idle() {
-            RealClock.sleep(STEP);
+        loop {
+            let left = reservation.left(RealClock.monotonic());
+            match left.filter(|_| self.permit.is_idle()) {
+                Some(mark) => return mark,
+                None => RealClock.sleep(STEP),
+            }
         }
     }
 }
