@@ -213,6 +213,11 @@ impl Reserved {
         let own = self.shared.place;
         let before = marks.read()?.get(own).copied().flatten().unwrap_or_default();
         let number = self.shared.number;
+        if before.number > number {
+            // The mark must not fall back: who reads it would take this server for one of before.
+            let detail = "this node has older records than its mark on the disk: it waits for them";
+            return Err(Error::new(ErrorKind::Stale, detail));
+        }
         let times = ReservationTimes::CLUSTER;
         // All that an earlier process wrote is done: writes are calls that nothing interrupts, and
         // the lock of the directory is free only when each of its threads has ended. The clock
@@ -364,3 +369,7 @@ impl Reservations {
         all.values().for_each(|known| known.wait_for_end(end));
     }
 }
+
+#[cfg(test)]
+#[path = "reserved_test.rs"]
+mod reserved_test;
