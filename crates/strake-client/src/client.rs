@@ -1,7 +1,7 @@
 //! [`StrakeVfs`]: the client as a whole. Its start and its end.
 
 use crate::data::fold::fold_at_start;
-use crate::flush::sync::sync_all;
+use crate::flush::sync::{sync_all, sync_for_program};
 use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{HandleTable, IDLE_STATES_BESIDE, IDLE_STATES_LONE, OpenTable};
 use crate::inode::queue::Queue;
@@ -153,31 +153,38 @@ impl StrakeVfs {
         Ok(Arc::new(StrakeVfs { mount, files, timings, background }))
     }
 
-    /// Makes everything durable and stops all threads. Later calls fail or are not durable.
+    /// Makes everything durable and stops all threads. Later calls fail or are not durable. Beside
+    /// other mounts it waits for disks that may be back soon, as a sync for a program does.
     ///
     /// # Errors
     /// If something could not be made durable.
     pub fn shutdown(&self) -> Result<FlushReport> {
+        let files = self.mount.dirty.lock().len() as u64;
+        let waits = self.mount.tokens.is_some() && self.mount.has_lease();
+        // The threads that follow the disks are still there. What fails here is tried once more
+        // below, and told then.
+        let early = if waits { sync_for_program(&self.mount).unwrap_or(0) } else { 0 };
         if let Some(tokens) = self.mount.tokens.as_ref().filter(|_| !self.mount.has_lease()) {
             // Nobody else waits for these threads, and they would wait for the lease.
             tokens.stop();
         }
         self.background.stop(&self.mount);
         let result = if self.mount.is_dead() { Err(dead()) } else { self.save_all() };
+        let result = result.map(|bytes| FlushReport { bytes: early + bytes, files });
         self.mount.array.room.end();
         self.mount.tokens.iter().for_each(|tokens| tokens.stop());
         result
     }
 
-    fn save_all(&self) -> Result<FlushReport> {
-        let files = self.mount.dirty.lock().len() as u64;
+    /// Returns how many bytes it sent.
+    fn save_all(&self) -> Result<u64> {
         let bytes = sync_all(&self.mount)?;
         // Another round hands over what these syncs have settled, so that the next start finds
         // nothing to do.
         reaper::apply_pending(&self.mount.array)?;
         self.mount.array.rounds.run(false)?;
         self.mount.array.meta.sync()?;
-        Ok(FlushReport { bytes, files })
+        Ok(bytes)
     }
 
     /// The array that it stands on.

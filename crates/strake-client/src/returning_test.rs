@@ -1,12 +1,12 @@
 //! What an NSD that is away misses, and what it has when it is back.
 
 use crate::client::StrakeVfs;
-use crate::coherence_test::{File, World};
+use crate::coherence_test::{File, World, client};
 use crate::differential_test::{fill, length, place, same};
 use crate::flush::sync::sync_all;
 use crate::mount::DISKS_NEEDED;
 use crate::testing::Mounted;
-use crate::testing::{BLOCK_SIZE, Rig, assert_whole, send_block, try_send_block};
+use crate::testing::{BLOCK_SIZE, Crew, Rig, assert_whole, send_block, try_send_block};
 use crate::vfs::vfs_test::{create, lookup, open, pattern, read, write};
 use crate::vfs::{FallocateMode, Handle, SetAttr, Vfs};
 use std::collections::BTreeSet;
@@ -220,11 +220,9 @@ fn a_mount_uses_an_nsd_that_others_use_again_as_soon_as_it_needs_it() {
     world.end();
 }
 
-/// Servers are started anew while mounts live. For a moment more NSDs may be away than the code
-/// tolerates. What a program has written stays dirty, its `fsync` waits, and nobody is told of an
-/// error that was none.
-#[test]
-fn a_sync_beside_other_mounts_waits_for_nsds_that_come_back_soon() {
+/// Two mounts, and a file of which the first one has blocks that only a sync sends. The bytes are
+/// those that it should have.
+fn dirty_beside_others() -> (World, Crew, File, Vec<u8>) {
     let mut rig = Rig::new("2x", 3);
     rig.settings.standstill_max = HANGS;
     // No sync but the test's sends anything, and it does not go into the metadata.
@@ -243,25 +241,62 @@ fn a_sync_beside_other_mounts_waits_for_nsds_that_come_back_soon() {
         write(writer, file.handles[0], at as u64, &bytes);
         expected[at..at + bytes.len()].copy_from_slice(&bytes);
     }
+    (world, crew, file, expected)
+}
+
+/// Does something on the first mount for which two NSDs of three are needed that are away. Once it
+/// waits, `meanwhile` is done, and they come back.
+fn waiting_for_two_nsds<T: Send>(
+    world: &World,
+    request: impl FnOnce(&StrakeVfs) -> Result<T> + Send,
+    meanwhile: impl FnOnce(&StrakeVfs),
+) -> Result<T> {
+    let writer = &world.mounts[0];
     // Some block has both of its strips there.
     let away = &world.rig.nsds[..2];
     away.iter().for_each(|nsd| nsd.set_down(true));
     thread::scope(|scope| {
-        let sync = scope.spawn(|| writer.fsync(file.handles[0]));
+        let request = scope.spawn(|| request(writer));
         let waiters = &writer.array().observe.waiters;
         let waits = || waiters.snapshot().iter().any(|it| it.reason == DISKS_NEEDED);
         while !waits() {
-            assert!(!sync.is_finished(), "it waits, and the list of waits says so");
+            assert!(!request.is_finished(), "it waits, and the list of waits says so");
             world.rig.clock.sleep(Duration::from_millis(1));
         }
-        // As the mount itself does now and then. It fails, and the file need not tell of that.
-        sync_all(&writer.mount).expect_err("too many NSDs are away");
+        meanwhile(writer);
         away.iter().for_each(|nsd| nsd.set_down(false));
-        sync.join().expect("no panic").expect("the NSDs are back");
-    });
+        request.join().expect("no panic")
+    })
+}
+
+/// Servers are started anew while mounts live. For a moment more NSDs may be away than the code
+/// tolerates. What a program has written stays dirty, its `fsync` waits, and nobody is told of an
+/// error that was none.
+#[test]
+fn a_sync_beside_other_mounts_waits_for_nsds_that_come_back_soon() {
+    let (world, crew, file, expected) = dirty_beside_others();
+    let as_the_mount_does = |writer: &StrakeVfs| {
+        // Now and then. It fails, and the file need not tell of that.
+        sync_all(&writer.mount).expect_err("too many NSDs are away");
+    };
+    let sync = |writer: &StrakeVfs| writer.fsync(file.handles[0]);
+    waiting_for_two_nsds(&world, sync, as_the_mount_does).expect("the NSDs are back");
+    let writer = &world.mounts[0];
     writer.fsync(file.handles[0]).expect("nothing was lost");
     assert!(read(&world.mounts[1], file.handles[1], 0, 8 * BLOCK) == expected);
     assert_whole(writer, file.ino, "after the wait");
+    crew.end();
+    world.end();
+}
+
+/// Regression: an unmount lost what was not durable yet if disks were away for a moment.
+#[test]
+fn the_end_of_a_mount_beside_others_waits_for_nsds_that_come_back_soon() {
+    let (world, crew, file, expected) = dirty_beside_others();
+    let report = waiting_for_two_nsds(&world, StrakeVfs::shutdown, |_| ()).expect("all is saved");
+    assert!(report.files == 1 && report.bytes > 0, "{report:?}");
+    world.leader.service().gone(client(0));
+    assert!(read(&world.mounts[1], file.handles[1], 0, 8 * BLOCK) == expected);
     crew.end();
     world.end();
 }

@@ -142,8 +142,8 @@ impl Mark {
         out
     }
 
-    /// Reads a place on NSD `nsd` of `cluster`. What was written there for another NSD, or before
-    /// it was one, counts as never written. `None` for a damaged mark, or one of a newer format:
+    /// Reads a place on NSD `nsd` of `cluster`. Bytes of another NSD, and those that are no mark,
+    /// count as never written. `None` for a damaged mark, or one of a newer format:
     /// nobody can say what it stands for.
     pub fn decode(bytes: &[u8; MARK_BYTES], cluster: ClusterId, nsd: NsdId) -> Option<Mark> {
         if bytes[..8] != *MAGIC {

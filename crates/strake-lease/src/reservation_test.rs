@@ -88,7 +88,7 @@ fn a_server_before_is_waited_for_until_it_has_left_or_patience_is_over() {
     let left = Some(Mark { is_active: false, ..active(3).expect("a mark") });
     assert_eq!(round(&mut other, 111, left), Verdict::Permit { until: seconds(117) });
     assert_eq!(round(&mut server, 112, active(3)), Verdict::Permit { until: seconds(118) });
-    // What comes late from the server before has no meaning any more.
+    // A late mark of the server before has no meaning any more.
     assert_eq!(round(&mut server, 113, active(3)), Verdict::Permit { until: seconds(119) });
 }
 

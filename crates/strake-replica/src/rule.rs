@@ -43,7 +43,7 @@ pub(crate) enum Rule {
     CopiesReachTheCommitted,
     /// A part of a copy that another copy has followed is not taken.
     OldCopiesAreVoid,
-    /// What an earlier life in the same process had said counts only if the journal has it.
+    /// The word of an earlier life in the same process counts only if the journal has it.
     WordsAreCompared,
 }
 

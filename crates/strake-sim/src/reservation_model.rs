@@ -365,7 +365,7 @@ fn plain(mark: Mark) -> Mark {
     Mark { round: 0, ..mark }
 }
 
-/// How long ago something was. What is older than `cap` is as old as that.
+/// How long ago something was. Anything older than `cap` counts as that old.
 fn age(now: Duration, then: Duration, cap: Duration) -> i64 {
     let cap = cap.as_secs() as i64;
     (now.as_secs() as i64 - then.as_secs() as i64).min(cap)

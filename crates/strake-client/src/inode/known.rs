@@ -137,6 +137,13 @@ impl KnownNames {
         map.names.get(name).copied().or_else(|| map.is_absent(name).then_some(None))
     }
 
+    /// The same for a reader beside changes: while a change of the name is under way it may lead to
+    /// an inode that is gone, so nothing is known.
+    pub(crate) fn get_at_rest(&self, name: &[u8]) -> Option<Option<Ino>> {
+        let is_changing = self.changing.iter().any(|one| one.name == name);
+        if is_changing { None } else { self.get(name) }
+    }
+
     /// The count of changes, to be remembered before a question is asked.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
@@ -285,6 +292,19 @@ mod tests {
         assert_eq!(known(&names), Some(None));
         names.forget();
         assert_eq!((known(&names), names.get(b"b")), (None, None));
+    }
+
+    #[test]
+    fn a_reader_knows_nothing_of_a_name_that_is_being_changed() {
+        let (budget, mut names) = (Arc::default(), KnownNames::default());
+        names.begin_empty(&budget);
+        names.begin(A);
+        names.end(A, Some(Some(Ino(4))));
+        names.begin(A);
+        assert_eq!((names.get_at_rest(A), names.get_at_rest(b"b")), (None, Some(None)));
+        assert_eq!(names.get(A), Some(Some(Ino(4))), "the one that changes it does");
+        names.end(A, Some(None));
+        assert_eq!(names.get_at_rest(A), Some(None));
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub(crate) fn find(mount: &Mount, dir: &InodeState, name: &[u8]) -> Result<Found
     }
     let changes = {
         let core = dir.core.lock();
-        match core.names.get(name) {
+        match core.names.get_at_rest(name) {
             Some(Some(ino)) => return Ok(Found { ino, inode: None }),
             Some(None) => return Err(ErrorKind::NotFound.into()),
             None => core.names.changes(),

@@ -12,7 +12,7 @@
 //!
 //! Records of version 3 lack the NSDs that several nodes reach, at the end. Those of version 2 also
 //! lack their level, which is the first one. Those of version 1 lack the logs of metadata before it
-//! as well. What is lacking is empty.
+//! as well. The parts that they lack are empty.
 //!
 //! Magic and checksum are those of the replica's journal and messages, which carry entries. A
 //! program that does not know an entry refuses it on every node alike, so a new kind of entry needs

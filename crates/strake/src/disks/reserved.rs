@@ -214,7 +214,7 @@ impl Reserved {
         let before = marks.read()?.get(own).copied().flatten().unwrap_or_default();
         let number = self.shared.number;
         if before.number > number {
-            // The mark must not fall back: who reads it would take this server for one of before.
+            // The mark must not fall back: another server would take this one for one of before.
             let detail = "this node has older records than its mark on the disk: it waits for them";
             return Err(Error::new(ErrorKind::Stale, detail));
         }

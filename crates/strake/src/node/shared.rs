@@ -9,7 +9,7 @@
 //! - it does not answer over the network: clients will not reach it either;
 //! - this node comes before it in the list of servers, and has been well for a while.
 //!
-//! All this decides only when to ask. The NSD is safe by its reservation, whoever asks for what.
+//! All this decides only when to ask. The NSD is safe by its reservation, no matter who asks.
 
 use super::messages::{LeaderRequest, NodeRequest, Request};
 use super::server::Node;
@@ -199,8 +199,8 @@ impl Node {
         node: NodeNumber,
         after: u64,
     ) -> Result<Cluster> {
-        // Not under `changing`: who holds that may be waiting for this very disk. A command that
-        // has prepared a change meanwhile is refused, and may be given again.
+        // Not under `changing`: the command that holds it may be waiting for this very disk. A
+        // command that has prepared a change meanwhile is refused, and may be given again.
         self.change(&Change::ServeNsd { nsd, node, after })
     }
 
