@@ -116,7 +116,7 @@ pub struct MetadataParts {
     pub begin: Begin,
     /// Signalled when this node has begun to serve.
     pub bell: Arc<Condvar>,
-    /// What the replica had said when it ran in this process before ([`Metadata::word`]).
+    /// The word of the replica that ran in this process before ([`Metadata::word`]).
     pub earlier: Option<Word>,
 }
 
@@ -148,7 +148,7 @@ struct State {
     crew: Option<Arc<Crew>>,
     /// Why there is no seat, or no crew although this node leads.
     fault: Option<String>,
-    /// What the last replica had said.
+    /// The word of the last replica.
     word: Option<Word>,
 }
 
@@ -226,7 +226,7 @@ impl Metadata {
         self.shared.state.lock().crew.clone()
     }
 
-    /// What the replica has said, once it has ended. The next one on this NSD in this process then
+    /// The word of the replica, once it has ended. The next one on this NSD in this process then
     /// knows by itself whether the disk was put back.
     pub fn word(&self) -> Option<Word> {
         self.shared.state.lock().word.clone()

@@ -83,7 +83,7 @@ impl ReservationTimes {
     }
 }
 
-/// What one server has written on an NSD. A place where nothing was ever written has the default.
+/// The words of one server on an NSD. A place where nothing was ever written has the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mark {
     /// The number under which the server is, or was, to serve.
@@ -96,7 +96,7 @@ pub struct Mark {
     pub round: u64,
 }
 
-/// What stands on the NSD besides a mark, so that another NSD's is not taken for this one's.
+/// Whose a mark is. It stands beside the mark, so that another NSD's is not taken for this one's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MarkOwner {
     /// The cluster.
@@ -172,7 +172,7 @@ impl Mark {
     }
 }
 
-/// What a round has brought.
+/// The result of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The server may use the NSD until this time.
@@ -267,7 +267,7 @@ impl Reservation {
         Verdict::Permit { until: from.saturating_add(self.times.hold) }
     }
 
-    /// What is to be written when the server has ended all I/O. `None` while I/O of an earlier
+    /// The mark to be written when the server has ended all I/O. `None` while I/O of an earlier
     /// process may be under way: it is to be asked for again later.
     pub fn left(&self, now: Duration) -> Option<Mark> {
         let is_settled = now >= self.settled || !obeys(Rule::EarlierIoMayBeUnderWay);

@@ -95,7 +95,7 @@ pub struct Config {
     /// majority, itself counted. That keeps a group alive in which a replica restarts while another
     /// one is gone. It gives up the protection against a disk that was put back, in this case.
     pub content_after: Option<Duration>,
-    /// What an earlier life of this replica in the same process had said, if it is known. If the
+    /// The word of an earlier life of this replica in the same process, if it is known. If the
     /// journal has all of it, the disk was not put back, and nobody needs to be asked.
     pub earlier: Option<Word>,
 }
@@ -138,7 +138,7 @@ pub struct Hard {
     pub lives: Lives,
 }
 
-/// What a replica has said: no promise of its goes beyond this, and all of it is durable.
+/// The word of a replica: no promise of its goes beyond this, and all of it is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
     hard: Hard,
@@ -476,7 +476,7 @@ impl Core {
         self.asking.is_content()
     }
 
-    /// What it has said so far. `None` while its word does not count yet.
+    /// Its word so far. `None` while that does not count yet.
     pub fn word(&self) -> Option<Word> {
         let counts = self.asking.is_done() && self.log.last() >= self.asking.threshold;
         let term = self.log.term_at(self.durable).filter(|_| counts)?;

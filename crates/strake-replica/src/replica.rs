@@ -375,7 +375,7 @@ impl Replica {
         self.shared.wake(&mut state);
     }
 
-    /// What it has said so far, for the next life in this process ([`Config::earlier`]).
+    /// Its word so far, for the next life in this process ([`Config::earlier`]).
     pub fn word(&self) -> Option<Word> {
         self.shared.state.lock().core.word()
     }

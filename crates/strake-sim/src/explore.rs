@@ -52,6 +52,21 @@ pub struct Verdict {
     pub fault: Option<String>,
 }
 
+/// For tests of models: no scope has a fault, and each visits more than `least` states.
+#[cfg(test)]
+pub(crate) fn all_keep<S>(
+    scopes: Vec<(&'static str, S)>,
+    check: impl Fn(&S) -> Verdict,
+    least: usize,
+) {
+    for (name, scope) in scopes {
+        let verdict = check(&scope);
+        println!("{name}: {} states", verdict.states);
+        assert_eq!(verdict.fault, None, "{name}");
+        assert!(verdict.states > least, "{name} visits only {} states", verdict.states);
+    }
+}
+
 /// The next states with the steps that lead there, or the fault in the present state.
 pub type Next<S> = Result<Vec<(Step, S)>, String>;
 

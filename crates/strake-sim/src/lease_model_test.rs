@@ -1,6 +1,7 @@
 //! Small scopes as a whole, each rule taken away, and crowds at random.
 
 use super::*;
+use crate::explore::all_keep;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use strake_lease::rule::{Rule, without};
@@ -37,12 +38,7 @@ fn scopes() -> Vec<(&'static str, Scope)> {
 
 #[test]
 fn every_state_keeps_the_promises() {
-    for (name, scope) in scopes() {
-        let verdict = check(&scope);
-        println!("{name}: {} states", verdict.states);
-        assert_eq!(verdict.fault, None, "{name}");
-        assert!(verdict.states > 100, "{name} visits only {} states", verdict.states);
-    }
+    all_keep(scopes(), check, 100);
 }
 
 #[test]

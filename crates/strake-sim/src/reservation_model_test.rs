@@ -1,6 +1,7 @@
 //! Small scopes as a whole, each rule taken away, and crowds at random.
 
 use super::*;
+use crate::explore::all_keep;
 use strake_lease::rule::without;
 
 const BASE: Scope = Scope {
@@ -42,12 +43,7 @@ fn scopes() -> Vec<(&'static str, Scope)> {
 
 #[test]
 fn every_state_keeps_the_promises() {
-    for (name, scope) in scopes() {
-        let verdict = check(&scope);
-        println!("{name}: {} states", verdict.states);
-        assert_eq!(verdict.fault, None, "{name}");
-        assert!(verdict.states > 10_000, "{name} visits only {} states", verdict.states);
-    }
+    all_keep(scopes(), check, 10_000);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is listed before, during and after a sync.
+//! The list before, during and after a sync.
 
 use crate::meta_link::MetaLink;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,7 +44,7 @@ fn listed(link: &MetaLink) -> Vec<u64> {
     listed
 }
 
-/// What was listed after a sync of which the outcome is `fails`.
+/// The list after a sync that fails if `fails`.
 fn after_a_sync(fails: bool) -> Vec<u64> {
     let clock = RealClock::shared() as Arc<dyn Clock>;
     let observe = Observe::new(Arc::clone(&clock), 16);

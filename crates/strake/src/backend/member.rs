@@ -25,7 +25,7 @@ pub(crate) struct Member {
     disks: Arc<Disks>,
     config: NodeConfig,
     metadata: Option<Metadata>,
-    /// What the last part of the metadata had said, and where.
+    /// The word of the last part of the metadata, and its place.
     word: Option<((NsdId, LogId), Word)>,
     /// Declared last, so that it is released after the NSDs are closed.
     _lock: File,

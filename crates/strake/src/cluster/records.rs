@@ -415,6 +415,7 @@ impl Cluster {
     pub(crate) fn after_loss(mut self, metadata: &[(FsId, NsdId, Vec<NsdId>)]) -> Cluster {
         self.generation += 1;
         self.revision += 1;
+        self.renumber_shared();
         for (fs, origin, lost) in metadata {
             let (fs, origin, lost) = (*fs, *origin, lost.clone());
             let log = LogId { generation: self.metadata_log(fs).generation + 1, origin };

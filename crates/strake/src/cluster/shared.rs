@@ -117,6 +117,13 @@ impl Cluster {
         Ok(())
     }
 
+    /// Gives every shared NSD a number of the present generation. Lost changes may have given
+    /// higher ones than these records know, and marks on the disks have them.
+    pub(super) fn renumber_shared(&mut self) {
+        let number = self.last_life();
+        self.shared.iter_mut().for_each(|shared| shared.number = number);
+    }
+
     /// NSDs of no file system are at home.
     pub(super) fn bring_home(&mut self) {
         let number = self.next_number();

@@ -72,9 +72,11 @@ fn numbers_rise_also_in_records_that_go_on_from_an_older_copy() {
         cluster.apply(&serve(&cluster, node)).expect("moves");
     }
     let mut anew = older.after_loss(&[]);
+    let number_of = |cluster: &Cluster| cluster.shared(NsdId(1)).expect("shared").number;
+    assert!(number_of(&anew) > number_of(&cluster), "marks of lost changes keep nobody off");
+    anew.check().expect("sound");
     anew.apply(&serve(&anew, 2)).expect("moves");
-    let number = |cluster: &Cluster| cluster.shared(NsdId(1)).expect("shared").number;
-    assert!(number(&anew) > number(&cluster));
+    assert!(number_of(&anew) > number_of(&cluster));
 }
 
 #[test]
