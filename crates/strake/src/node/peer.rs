@@ -88,12 +88,18 @@ impl Peer {
     }
 }
 
+/// Whether nobody waits long for the answer. A node that stands still, or dies when it has fetched
+/// an errand, must not hold up changes of the records: it learns of them later.
+fn ends_soon(request: &NodeRequest) -> bool {
+    request.is_quick() || matches!(request, NodeRequest::Follow { .. })
+}
+
 /// How long a node may take to answer a request.
 pub(super) fn limit_of(request: &Request) -> Duration {
     match request {
-        Request::Node(request) if request.is_quick() => QUICK_ANSWER_MAX,
+        Request::Node(request) if ends_soon(request) => QUICK_ANSWER_MAX,
         Request::Node(NodeRequest::Committed | NodeRequest::Propose { .. }) => MAJORITY_ANSWER_MAX,
-        Request::Node(NodeRequest::HandOn { request, .. }) if request.is_quick() => {
+        Request::Node(NodeRequest::HandOn { request, .. }) if ends_soon(request) => {
             MAJORITY_ANSWER_MAX
         }
         Request::Leader(
@@ -130,4 +136,28 @@ pub(crate) fn ask_own_soon<T: DeserializeOwned>(
 fn read<T: DeserializeOwned>(value: serde_json::Value) -> Result<T> {
     serde_json::from_value(value)
         .map_err(|error| Error::new(ErrorKind::Corrupt, format!("unreadable answer: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Cluster, NodeNumber};
+    use strake_env::net::SocketAddr;
+    use strake_proto::ClusterId;
+
+    /// Regression: a change of the records waited for an hour for a client that died when it had
+    /// fetched the news, and all later changes waited for that one.
+    #[test]
+    fn nobody_waits_long_for_a_node_that_is_told_of_a_change() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let cluster = Cluster::new(ClusterId([1; 16]), "demo", "n1", address).expect("names");
+        let follow = NodeRequest::Follow { cluster: Box::new(cluster) };
+        let request = Box::new(follow.clone());
+        let hand_on = NodeRequest::HandOn { client: NodeNumber(4), request };
+        assert_eq!(limit_of(&Request::Node(follow)), QUICK_ANSWER_MAX);
+        assert_eq!(limit_of(&Request::Node(hand_on)), MAJORITY_ANSWER_MAX);
+        let mount = NodeRequest::IsMounted { fs: "fs".to_owned() };
+        assert_eq!(limit_of(&Request::Node(mount)), QUICK_ANSWER_MAX);
+        assert_eq!(limit_of(&Request::Node(NodeRequest::Stop { force: false })), ANSWER_MAX);
+    }
 }
