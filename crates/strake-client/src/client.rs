@@ -153,38 +153,46 @@ impl StrakeVfs {
         Ok(Arc::new(StrakeVfs { mount, files, timings, background }))
     }
 
-    /// Makes everything durable and stops all threads. Later calls fail or are not durable. Beside
-    /// other mounts it waits for disks that may be back soon, as a sync for a program does.
+    /// Makes everything durable and stops all threads. Later calls fail or are not durable.
     ///
     /// # Errors
     /// If something could not be made durable.
     pub fn shutdown(&self) -> Result<FlushReport> {
-        let files = self.mount.dirty.lock().len() as u64;
-        let waits = self.mount.tokens.is_some() && self.mount.has_lease();
-        // The threads that follow the disks are still there. What fails here is tried once more
-        // below, and told then.
-        let early = if waits { sync_for_program(&self.mount).unwrap_or(0) } else { 0 };
         if let Some(tokens) = self.mount.tokens.as_ref().filter(|_| !self.mount.has_lease()) {
             // Nobody else waits for these threads, and they would wait for the lease.
             tokens.stop();
         }
         self.background.stop(&self.mount);
         let result = if self.mount.is_dead() { Err(dead()) } else { self.save_all() };
-        let result = result.map(|bytes| FlushReport { bytes: early + bytes, files });
         self.mount.array.room.end();
         self.mount.tokens.iter().for_each(|tokens| tokens.stop());
         result
     }
 
-    /// Returns how many bytes it sent.
-    fn save_all(&self) -> Result<u64> {
+    /// As [`StrakeVfs::shutdown`], for a person who unmounts. Beside other mounts it first waits
+    /// for disks that may be back soon, as a sync for a program does. The end of a node that serves
+    /// must not.
+    ///
+    /// # Errors
+    /// As [`StrakeVfs::shutdown`].
+    pub fn unmount(&self) -> Result<FlushReport> {
+        let files = self.mount.dirty.lock().len() as u64;
+        let waits = self.mount.tokens.is_some() && self.mount.has_lease();
+        // The threads that follow the disks are still there. What fails here is tried once more by
+        // the end itself, and told then.
+        let early = if waits { sync_for_program(&self.mount).unwrap_or(0) } else { 0 };
+        self.shutdown().map(|report| FlushReport { bytes: early + report.bytes, files })
+    }
+
+    fn save_all(&self) -> Result<FlushReport> {
+        let files = self.mount.dirty.lock().len() as u64;
         let bytes = sync_all(&self.mount)?;
         // Another round hands over what these syncs have settled, so that the next start finds
         // nothing to do.
         reaper::apply_pending(&self.mount.array)?;
         self.mount.array.rounds.run(false)?;
         self.mount.array.meta.sync()?;
-        Ok(bytes)
+        Ok(FlushReport { bytes, files })
     }
 
     /// The array that it stands on.

@@ -293,7 +293,7 @@ fn a_sync_beside_other_mounts_waits_for_nsds_that_come_back_soon() {
 #[test]
 fn the_end_of_a_mount_beside_others_waits_for_nsds_that_come_back_soon() {
     let (world, crew, file, expected) = dirty_beside_others();
-    let report = waiting_for_two_nsds(&world, StrakeVfs::shutdown, |_| ()).expect("all is saved");
+    let report = waiting_for_two_nsds(&world, StrakeVfs::unmount, |_| ()).expect("all is saved");
     assert!(report.files == 1 && report.bytes > 0, "{report:?}");
     world.leader.service().gone(client(0));
     assert!(read(&world.mounts[1], file.handles[1], 0, 8 * BLOCK) == expected);

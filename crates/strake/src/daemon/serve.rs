@@ -156,7 +156,8 @@ impl Daemon {
         self.checks.stop(&self.observe.waiters);
         self.manager.iter().for_each(Manager::stop);
         let life = self.life();
-        let flushed = life.vfs.shutdown().map(|report| report.bytes);
+        let flushed = if force { life.vfs.shutdown() } else { life.vfs.unmount() };
+        let flushed = flushed.map(|report| report.bytes);
         // A mount that was declared dead has lost what was not durable, and its log says so.
         let bytes = if life.is_dead() { 0 } else { flushed? };
         life.backend.finish()?;
