@@ -1,8 +1,9 @@
 //! The authority of a cluster: a key whose signature makes a certificate one of this cluster.
 //!
-//! It is made with the cluster, and stays at the node that issues certificates, in `ca.key` and
+//! It is made with the cluster, and lies at the nodes that issue certificates, in `ca.key` and
 //! `ca.crt` (PEM, mode 0600; the key is of the form PKCS #8). Whoever has the key can make any node
-//! of the cluster. If the key is lost, no more nodes can join, and nothing else is lost.
+//! of the cluster. Each node of the quorum gets a copy ([`AuthorityCopy`]), so the key outlives the
+//! node that made it. If all copies are lost, no more nodes can join, and nothing else is lost.
 //!
 //! **How long certificates live.** The authority's 30 years, a node's 10. A file system must not
 //! stop on a date that nobody remembers, and nobody looks at certificates of machines that run. A
@@ -12,8 +13,8 @@
 //! Both begin a day early, because the clocks of machines that join differ.
 
 use crate::certificate::{
-    AUTHORITY_CERTIFICATE, Fingerprint, NodeCredentials, authority_uri, cluster_of, corrupt,
-    identity_uri, pem, read_certificate, store_certificate,
+    AUTHORITY_CERTIFICATE, Fingerprint, NodeCredentials, authority_uri, cluster_of, identity_uri,
+    pem, read_certificate, store_certificate,
 };
 use crate::private_file;
 use rcgen::{
@@ -23,6 +24,7 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +49,14 @@ impl std::fmt::Debug for ClusterAuthority {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "ClusterAuthority({})", self.cluster)
     }
+}
+
+/// An authority on its way to another node that is to issue certificates: the contents of its two
+/// files. It goes over encrypted connections only ([`Cipher::Tls`](crate::Cipher::Tls)).
+#[derive(Serialize, Deserialize)]
+pub struct AuthorityCopy {
+    pub(crate) key: String,
+    pub(crate) certificate: String,
 }
 
 /// An Ed25519 public key.
@@ -103,14 +113,15 @@ impl ClusterAuthority {
         Ok(ClusterAuthority { cluster, key, certificate, clock })
     }
 
-    /// Writes the authority into `folder`, in files of mode 0600 that must not exist.
+    /// Writes the authority into `folder`, in files of mode 0600. A folder that has the key has the
+    /// certificate too.
     ///
     /// # Errors
-    /// `Exists`; the file system's.
+    /// `Exists` if the certificate of another one is there; the file system's.
     pub fn store(&self, folder: &Path) -> Result<()> {
+        store_certificate(&folder.join(AUTHORITY_CERTIFICATE), &self.certificate)?;
         let key = pem("PRIVATE KEY", self.key.serialized_der());
-        private_file::create(&folder.join(AUTHORITY_KEY), key.as_bytes())?;
-        store_certificate(&folder.join(AUTHORITY_CERTIFICATE), &self.certificate)
+        private_file::replace(&folder.join(AUTHORITY_KEY), key.as_bytes())
     }
 
     /// Reads what [`ClusterAuthority::store`] wrote.
@@ -120,19 +131,53 @@ impl ClusterAuthority {
     /// `Corrupt` if they are no authority.
     pub fn load(folder: &Path, clock: Arc<dyn Clock>) -> Result<ClusterAuthority> {
         let path = folder.join(AUTHORITY_KEY);
-        let bytes = PrivatePkcs8KeyDer::from_pem_slice(&private_file::read(&path)?)
-            .map_err(|_| corrupt(&path, "no private key"))?;
-        let key = KeyPair::from_pkcs8_der_and_sign_algo(&bytes, &PKCS_ED25519)
-            .map_err(|_| corrupt(&path, "no private key of an authority"))?;
+        let key = private_file::read(&path)?;
         let certificate = read_certificate(&folder.join(AUTHORITY_CERTIFICATE))?;
+        let authority = ClusterAuthority::of(&key, certificate, clock);
+        authority.map_err(|error| error.context(path.display()))
+    }
+
+    /// The authority of a key in PEM and its certificate.
+    fn of(
+        key: &[u8],
+        certificate: CertificateDer<'static>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<ClusterAuthority> {
+        let corrupt = |what: &str| Error::new(ErrorKind::Corrupt, what);
+        let bytes = PrivatePkcs8KeyDer::from_pem_slice(key)
+            .map_err(|_| corrupt("this is no private key"))?;
+        let key = KeyPair::from_pkcs8_der_and_sign_algo(&bytes, &PKCS_ED25519)
+            .map_err(|_| corrupt("this is no private key of an authority"))?;
         let cluster = cluster_of(&certificate)?;
         let authority = ClusterAuthority { cluster, key, certificate, clock };
         // Finds a key that does not belong to the certificate: nobody would accept its signatures.
         let trial: NodeIdentity =
             NodeIdentity { cluster, name: "trial".parse()?, roles: strake_proto::Roles::ALL };
-        let trial = authority.issue(&trial)?;
-        crate::tls::check_chain(&trial).map_err(|error| error.context(path.display()))?;
+        crate::tls::check_chain(&authority.issue(&trial)?)?;
         Ok(authority)
+    }
+
+    /// The authority for another node that is to issue certificates.
+    pub fn copy(&self) -> AuthorityCopy {
+        AuthorityCopy {
+            key: pem("PRIVATE KEY", self.key.serialized_der()),
+            certificate: pem("CERTIFICATE", &self.certificate),
+        }
+    }
+
+    /// The authority that another node has sent to the node `own`.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is no authority, or not the one that `own` trusts.
+    pub fn received(copy: &AuthorityCopy, own: &NodeCredentials) -> Result<ClusterAuthority> {
+        let certificate = CertificateDer::from_pem_slice(copy.certificate.as_bytes());
+        let certificate =
+            certificate.map_err(|_| Error::new(ErrorKind::Corrupt, "this is no certificate"))?;
+        if certificate != own.authority {
+            let detail = "this is not the authority that this node trusts";
+            return Err(Error::new(ErrorKind::Corrupt, detail));
+        }
+        ClusterAuthority::of(copy.key.as_bytes(), certificate, Arc::clone(&own.clock))
     }
 
     /// The cluster.

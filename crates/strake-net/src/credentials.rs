@@ -10,7 +10,7 @@ use crate::joining::JoinDesk;
 use crate::passage::Seats;
 use crate::tls::Acceptance;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use strake_env::links::Links;
 use strake_env::stream::Endpoint;
 use strake_proto::{NodeIdentity, NodeName, Result};
@@ -43,7 +43,7 @@ impl Credentials {
     pub(crate) fn desk(&self) -> Option<&JoinDesk> {
         match self {
             Credentials::Secret(_) => None,
-            Credentials::Node(server) => server.desk.as_deref(),
+            Credentials::Node(server) => server.desk.get(),
         }
     }
 }
@@ -127,11 +127,14 @@ pub trait Passes: Send + Sync {
     fn place_of(&self, node: &NodeName) -> Option<Endpoint>;
 }
 
+/// Where a server finds its desk, which may come while it serves.
+pub type DeskPlace = Arc<OnceLock<JoinDesk>>;
+
 /// A node as a server.
 pub struct NodeServer {
     pub(crate) acceptance: Acceptance,
     pub(crate) members: Arc<dyn Members>,
-    pub(crate) desk: Option<Arc<JoinDesk>>,
+    pub(crate) desk: DeskPlace,
     /// Where the connections of nodes count.
     pub(crate) links: Option<Arc<Links>>,
     pub(crate) passes: Option<Arc<dyn Passes>>,
@@ -149,7 +152,7 @@ impl NodeServer {
         Ok(NodeServer {
             acceptance,
             members: Arc::new(()),
-            desk: None,
+            desk: DeskPlace::default(),
             links: None,
             passes: None,
             seats: Seats::default(),
@@ -177,10 +180,10 @@ impl NodeServer {
         self
     }
 
-    /// Also lets new nodes join.
+    /// Also lets new nodes join, from the moment at which there is a desk.
     #[must_use]
-    pub fn with_desk(mut self, desk: Arc<JoinDesk>) -> NodeServer {
-        self.desk = Some(desk);
+    pub fn with_desk(mut self, desk: DeskPlace) -> NodeServer {
+        self.desk = desk;
         self
     }
 }

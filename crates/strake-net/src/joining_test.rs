@@ -4,8 +4,11 @@ use super::*;
 use crate::cluster_test::{PATIENCE, TestCluster, name, open_door};
 use crate::connection::Connection;
 use crate::net_test::Folder;
-use crate::{Cipher, Door, Introduction, NodeServer, ServerOptions, Service};
+use crate::{
+    AuthorityCopy, Cipher, DeskPlace, Door, Introduction, NodeServer, ServerOptions, Service,
+};
 use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 use strake_proto::Role;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -14,7 +17,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 struct Issuer {
     cluster: TestCluster,
     folder: Folder,
-    desk: Arc<JoinDesk>,
+    desk: DeskPlace,
     door: Door,
 }
 
@@ -25,16 +28,20 @@ impl Issuer {
         cluster.authority.store(folder.path()).expect("stored");
         let authority = ClusterAuthority::load(folder.path(), cluster.clock()).expect("loaded");
         let desk = JoinDesk::open(authority, folder.path(), cluster.clock()).expect("opened");
-        let desk = Arc::new(desk);
+        let desk = DeskPlace::from(OnceLock::from(desk));
         let own = cluster.node("n1", &[Role::Quorum], Cipher::AuthOnly);
         let server = NodeServer::new(&own).expect("a server").with_desk(Arc::clone(&desk));
         let door = open_door(server, ServerOptions::new(1));
         Issuer { cluster, folder, desk, door }
     }
 
+    fn desk(&self) -> &JoinDesk {
+        self.desk.get().expect("there from the start")
+    }
+
     fn token(&self, node: &str, roles: &[Role]) -> JoinToken {
         let Endpoint::Tcp(address) = self.door.endpoint() else { panic!("a port") };
-        self.desk.issue(&name(node), Roles::of(roles), *address, HOUR).expect("issued")
+        self.desk().issue(&name(node), Roles::of(roles), *address, HOUR).expect("issued")
     }
 
     fn join(&self, token: &JoinToken) -> Result<NodeCredentials> {
@@ -78,7 +85,7 @@ fn used_expired_replaced_forged_and_foreign_tokens_give_no_certificate() {
     let token = issuer.token("n3", &[Role::Client]);
     let newer = issuer.token("n3", &[Role::Client]);
     denied(issuer.join(&token), "not known");
-    issuer.desk.withdraw(&name("n3")).expect("written");
+    issuer.desk().withdraw(&name("n3")).expect("written");
     denied(issuer.join(&newer), "not known");
 
     let mut forged = issuer.token("n3", &[Role::Client]);
@@ -135,7 +142,7 @@ fn nobody_gets_a_certificate_for_a_key_of_somebody_else() {
     let PublicKey(key) = public_key(&other);
     let signature = mine.sign(&signed(&token.secret, &key)).expect("signed");
     let request = JoinRequest { secret: token.secret, key, signature };
-    denied(issuer.desk.redeem(&request), "does not have the key");
+    denied(issuer.desk().redeem(&request), "does not have the key");
     issuer.join(&token).expect("the token was not used by that");
 }
 
@@ -157,4 +164,53 @@ fn a_node_without_a_desk_and_a_joiner_without_a_token_say_so() {
     crate::auth::say(&mut stream, &mut secured.sending, &wanted).expect("sent");
     let heard = crate::auth::hear(&mut stream, &mut secured.receiving);
     assert!(heard.is_err(), "{heard:?}");
+}
+
+#[test]
+fn a_node_that_got_the_authority_issues_certificates_from_then_on() {
+    let issuer = Issuer::new(1);
+    let own = issuer.cluster.node("n2", &[Role::Quorum], Cipher::AuthOnly);
+    let home = Folder::new();
+    own.store(home.path()).expect("stored");
+    let place = DeskPlace::default();
+    let server = NodeServer::new(&own).expect("a server").with_desk(Arc::clone(&place));
+    let door = open_door(server, ServerOptions::new(1));
+    let Endpoint::Tcp(address) = door.endpoint() else { panic!("a port") };
+    let early = JoinToken { address: *address, ..issuer.token("n3", &[Role::Client]) };
+    assert_eq!(issuer.join(&early).expect_err("too early").kind(), ErrorKind::NotSupported);
+
+    let sent = encode(&issuer.cluster.authority.copy()).expect("encodes");
+    let sent: AuthorityCopy = decode(&sent).expect("as it was sent");
+    let received = ClusterAuthority::received(&sent, &own).expect("the one it trusts");
+    received.store(home.path()).expect("stored");
+    let path = home.path().join("ca.key");
+    assert_eq!(std::fs::metadata(path).expect("there").mode() & 0o777, 0o600);
+    let authority = ClusterAuthority::load(home.path(), issuer.cluster.clock()).expect("loaded");
+    let desk = JoinDesk::open(authority, home.path(), issuer.cluster.clock()).expect("opened");
+    assert!(place.set(desk).is_ok(), "it has none yet");
+    let desk = place.get().expect("there");
+    let token = desk.issue(&name("n4"), Roles::of(&[Role::Client]), *address, HOUR);
+    let node = issuer.join(&token.expect("issued")).expect("joined");
+    assert_eq!(node.identity().to_string(), "node n4 (client)");
+    // Nodes that the first issuer let in trust those that the second one let in.
+    assert_eq!(node.authority_fingerprint(), issuer.cluster.authority.fingerprint());
+}
+
+#[test]
+fn an_authority_that_a_node_does_not_trust_is_not_taken() {
+    let (cluster, other) = (TestCluster::new(1), TestCluster::new(1));
+    let own = cluster.node("n2", &[Role::Quorum], Cipher::AuthOnly);
+    let refused = |copy: &AuthorityCopy| {
+        let error = ClusterAuthority::received(copy, &own).expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        error.to_string()
+    };
+    let text = refused(&other.authority.copy());
+    assert!(text.contains("not the authority that this node trusts"), "{text}");
+    let genuine = || cluster.authority.copy();
+    for key in [other.authority.copy().key, "no key".to_owned(), genuine().certificate] {
+        refused(&AuthorityCopy { key, ..genuine() });
+    }
+    let cut = "-----BEGIN CERTIFICATE-----".to_owned();
+    refused(&AuthorityCopy { certificate: cut, ..genuine() });
 }

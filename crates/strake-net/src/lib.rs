@@ -80,12 +80,12 @@ pub mod tokens;
 mod whereabouts;
 
 pub use auth::{Service, SharedSecret};
-pub use authority::ClusterAuthority;
+pub use authority::{AuthorityCopy, ClusterAuthority};
 pub use calls::CallLimits;
 pub use certificate::{Cipher, Fingerprint, NodeCredentials};
 pub use control::{ControlPort, ask_node};
 pub use credentials::{
-    Credentials, Introduction, Members, NodeServer, Passes, PortFor, ProvenPeer,
+    Credentials, DeskPlace, Introduction, Members, NodeServer, Passes, PortFor, ProvenPeer,
 };
 pub use detour::Detours;
 pub use door::Door;

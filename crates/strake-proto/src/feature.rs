@@ -103,6 +103,8 @@ pub enum Feature {
     LaterChanges,
     /// Several nodes reach an NSD, and one of them serves it.
     SharedDisks,
+    /// The records of a cluster name several nodes that issue certificates.
+    Issuers,
 }
 
 impl Feature {
@@ -110,7 +112,8 @@ impl Feature {
     pub fn level(self) -> FeatureLevel {
         match self {
             Feature::RecordedLevel | Feature::FollowingNames => FeatureLevel(2),
-            Feature::Mending | Feature::LaterChanges | Feature::SharedDisks => FeatureLevel(2),
+            Feature::Mending | Feature::LaterChanges => FeatureLevel(2),
+            Feature::SharedDisks | Feature::Issuers => FeatureLevel(2),
         }
     }
 

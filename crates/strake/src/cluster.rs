@@ -6,6 +6,7 @@
 //! entries of a log that the nodes of the quorum agree on ([`machine`]).
 
 pub(crate) mod file;
+mod issuers;
 pub(crate) mod machine;
 pub(crate) mod records;
 pub(crate) mod shared;

@@ -10,7 +10,7 @@
 //! node takes it from a command, and hands it on if it cannot answer itself. A [`NodeRequest`]
 //! concerns the node that answers it. Nodes that may not serve ask for theirs ([`errands`]). The
 //! cluster's records are kept by the nodes of the quorum together ([`quorum`]); each node knows how
-//! to reach them ([`follow`]).
+//! to reach them ([`follow`]). Each node of the quorum lets others join ([`issuer`]).
 
 mod create;
 mod delete;
@@ -19,6 +19,7 @@ mod disks;
 mod errands;
 mod everywhere;
 mod follow;
+mod issuer;
 mod leader;
 mod messages;
 mod metadata;

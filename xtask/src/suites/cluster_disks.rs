@@ -236,19 +236,39 @@ fn a_node_that_goes(place: &Place<'_>, checks: &mut Checks) -> Result<(), String
     place.succeeds("stop-n4", place.on("n4", "node stop"))
 }
 
-/// One more node joins the cluster. Its address has that number.
+/// One more node joins the cluster, at n1. Its address has that number.
 pub(super) fn make_node(
     place: &Place<'_>,
     node: &str,
     number: usize,
     roles: &str,
 ) -> Result<(), String> {
-    let add = place.on("n1", &format!("node add {node} --roles {roles}"));
-    let token = place.run("add-node", add)?.success()?.output();
-    let token = token.split_whitespace().find(|word| word.starts_with("strake-join-"));
-    let token = token.ok_or("no token was printed")?;
-    let join = with(with(place.on(node, "node join"), token), "--address");
+    make_node_at(place, "n1", (node, number), roles)
+}
+
+/// As [`make_node`], at another node.
+pub(super) fn make_node_at(
+    place: &Place<'_>,
+    issuer: &str,
+    (node, number): (&str, usize),
+    roles: &str,
+) -> Result<(), String> {
+    let token = invite(place, issuer, node, roles)?;
+    let join = with(with(place.on(node, "node join"), &token), "--address");
     place.succeeds("join-node", with(join, &place.address(number)))
+}
+
+/// A token with which a node joins.
+pub(super) fn invite(
+    place: &Place<'_>,
+    issuer: &str,
+    node: &str,
+    roles: &str,
+) -> Result<String, String> {
+    let add = place.on(issuer, &format!("node add {node} --roles {roles}"));
+    let said = place.run("add-node", add)?.success()?.output();
+    let token = said.split_whitespace().find(|word| word.starts_with("strake-join-"));
+    token.map(str::to_owned).ok_or_else(|| format!("no token was printed: {said}"))
 }
 
 /// A disk belongs to no file system any more.

@@ -10,12 +10,13 @@
 //! 4. n2 comes back with its old log and disk. It gives up what it had, and becomes a member. A new
 //!    node takes the place of n3.
 //! 5. Both others are lost once more, and nothing is left of them. n1 recovers again, and two new
-//!    nodes take their places. In the end the file system goes on without any one node.
+//!    nodes take their places. The file system goes on without any one node.
+//! 6. n1 is lost, which made the cluster. A new node joins at another one and takes its place.
 
 use super::checks::Checks;
 use super::cluster_copies::{FILES, make_three};
-use super::cluster_disks::{is_free, make_node, verify, wait_until};
-use super::cluster_first::{NODES, Place, make_nsds};
+use super::cluster_disks::{is_free, make_node, make_node_at, verify, wait_until};
+use super::cluster_first::{NODES, Place, make_nsds, make_nsds_at};
 use super::cluster_mounts::{at, kill_node, mount};
 use super::session::Session;
 use super::writer::contents;
@@ -57,10 +58,21 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     place.kill("n1")?;
     recovered(place, checks, "d2, e4")?;
     for (lost, disk, new) in [("n2", "d2", ("n5", 5)), ("n4", "e4", ("n6", 6))] {
-        let replaced = take_over(place, lost, disk, new);
+        let replaced = take_over(place, "n1", (lost, disk), new);
         checks.record(&format!("{} takes the place of {lost}", new.0), replaced);
     }
-    goes_on(place, checks, &["n5", "n6"])
+    goes_on(place, checks, &["n5", "n6"])?;
+    lose(place, "n1")?;
+    let replaced = take_over(place, "n5", ("n1", "d1"), ("n7", 7));
+    checks.record("n7 takes the place of n1, which made the cluster", replaced);
+    let shown = place.run("issuers", place.on("n7", "cluster show"))?.success()?.output();
+    let is_so = |line: &str| line.contains("issued") && line.ends_with("n5, n6, n7");
+    checks.hold("the nodes that are there issue certificates", shown.lines().any(is_so), || shown);
+    let found = (0..FILES).try_for_each(|file| verify(place, "n7", file));
+    checks.record("every file is whole on n7", found);
+    let check = place.succeeds("check", place.on_mount_of("n7", "fs check"));
+    checks.record("strake fs check is clean without n1", check);
+    Ok(())
 }
 
 /// The others make a file and delete one. n1 does not hear of it.
@@ -134,21 +146,24 @@ fn old_node_returns(place: &Place<'_>, checks: &mut Checks) -> Result<(), String
 
 /// A new node takes the place of one that is gone, and its disk that of the lost disk. While more
 /// than one disk is lost, none can be deleted.
-fn take_over(place: &Place<'_>, lost: &str, disk: &str, new: (&str, usize)) -> Result<(), String> {
-    let (node, number) = new;
-    make_node(place, node, number, "quorum,server,client")?;
+fn take_over(
+    place: &Place<'_>,
+    at: &str,
+    (lost, disk): (&str, &str),
+    (node, number): (&str, usize),
+) -> Result<(), String> {
+    make_node_at(place, at, (node, number), "quorum,server,client")?;
     // The group that all disks of the lost node share.
     let group = format!("400{}", &lost[1..]);
-    make_nsds(
-        place,
-        &format!("%nsd: device=e servers={node} nsd=e{number} size=384M failureGroup={group}\n"),
-    )?;
+    let stanza =
+        format!("%nsd: device=e servers={node} nsd=e{number} size=384M failureGroup={group}\n");
+    make_nsds_at(place, at, &stanza)?;
     let replace = format!("disk replace {disk} e{number}");
-    place.succeeds("replace-disk", place.on_mount_of("n1", &replace))?;
-    is_up(place, &format!("e{number}"))?;
-    is_free(place, "n1", disk)?;
-    place.succeeds("drop-disk", place.on("n1", &format!("nsd delete {disk}")))?;
-    place.succeeds("delete-node", place.on("n1", &format!("node delete {lost}")))?;
+    place.succeeds("replace-disk", place.on_mount_of(at, &replace))?;
+    is_up_at(place, at, &format!("e{number}"))?;
+    is_free(place, at, disk)?;
+    place.succeeds("drop-disk", place.on(at, &format!("nsd delete {disk}")))?;
+    place.succeeds("delete-node", place.on(at, &format!("node delete {lost}")))?;
     mount(place, node)
 }
 
@@ -189,8 +204,12 @@ fn goes_on(place: &Place<'_>, checks: &mut Checks, nodes: &[&str]) -> Result<(),
 }
 
 fn is_up(place: &Place<'_>, disk: &str) -> Result<(), String> {
+    is_up_at(place, "n1", disk)
+}
+
+fn is_up_at(place: &Place<'_>, node: &str, disk: &str) -> Result<(), String> {
     wait_until(|| {
-        let disks = place.run("disks", place.on_mount_of("n1", "disk list"))?.output();
+        let disks = place.run("disks", place.on_mount_of(node, "disk list"))?.output();
         let row = disks.lines().find(|line| line.starts_with(&format!("{disk} ")));
         Ok((row.is_some_and(|row| row.contains(" up ")), disks))
     })

@@ -4,15 +4,16 @@
 //!
 //! ```text
 //! bytes 0..8    magic "STRKCLUS"
-//! bytes 8..12   version, little-endian: 4, 5 or 6
+//! bytes 8..12   version, little-endian: 4, 5, 6 or 7
 //! bytes 12..16  length of the body, little-endian
 //! bytes 16..20  CRC32C of bytes 8..16 and the body, little-endian
 //! bytes 20..    the body: [`Cluster`] in postcard
 //! ```
 //!
-//! Version 6 is of clusters with NSDs that several nodes reach. Version 5 lacks these at the end
-//! and is written where there are none. Version 4 is of clusters of the first feature level. It
-//! lacks the level as well, so that programs of that level read it.
+//! Version 7 is of clusters in which several nodes issue certificates. Version 6 lacks these nodes
+//! at the end, and is written where the keeper alone does. Version 5 lacks NSDs that several nodes
+//! reach as well: there are none. Version 4 is of clusters of the first feature level. It lacks the
+//! level as well, so that programs of that level read it.
 //!
 //! A node of the quorum that has a file of version 3 or later also has a journal of the records'
 //! log; the file is what it knows before the log speaks. Version 3 also lacks the logs of metadata
@@ -27,7 +28,9 @@ use std::path::Path;
 use strake_proto::{Error, ErrorKind, FeatureLevel, Result};
 
 const MAGIC: &[u8; 8] = b"STRKCLUS";
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
+/// Of a cluster in which one node issues certificates.
+const WITHOUT_ISSUERS: u32 = 6;
 /// Of a cluster in which each NSD has one server.
 const WITHOUT_SHARED: u32 = 5;
 /// Of a cluster of the first feature level.
@@ -48,13 +51,15 @@ fn sum(head: &[u8], body: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(head), body)
 }
 
-/// The bytes at the end that records are kept without: that of the level, if it is the first one,
-/// and that of NSDs which several nodes reach, if there are none.
+/// The most bytes that [`spared_bytes`] says.
+pub(super) const SPARED_BYTES_MAX: usize = 3;
+
+/// The bytes at the end that records are kept without: that of further issuers if there are none,
+/// before it that of NSDs which several nodes reach if there are none, and before that the level if
+/// it is the first one.
 pub(super) fn spared_bytes(cluster: &Cluster) -> usize {
-    match cluster.has_shared() {
-        true => 0,
-        false => 1 + usize::from(cluster.level <= FeatureLevel::FIRST),
-    }
+    let parts = [cluster.has_issuers(), cluster.has_shared(), cluster.level > FeatureLevel::FIRST];
+    parts.iter().position(|is_there| *is_there).unwrap_or(SPARED_BYTES_MAX)
 }
 
 /// The file's bytes.
@@ -65,7 +70,7 @@ pub(crate) fn encode(cluster: &Cluster) -> Result<Vec<u8>> {
     let mut body = postcard::to_allocvec(cluster)
         .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
     let spared = spared_bytes(cluster);
-    let version = [VERSION, WITHOUT_SHARED, WITHOUT_LEVEL][spared];
+    let version = [VERSION, WITHOUT_ISSUERS, WITHOUT_SHARED, WITHOUT_LEVEL][spared];
     body.truncate(body.len() - spared);
     let length = u32::try_from(body.len()).map_err(|_| ErrorKind::TooBig)?;
     let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
@@ -98,10 +103,11 @@ fn read(bytes: &[u8]) -> Result<(Cluster, bool)> {
     // Fields that the file lacks at its end are empty or zero.
     let lacking = match number(8) {
         VERSION => 0,
-        WITHOUT_SHARED => 1,
-        WITHOUT_LEVEL => 2,
-        WITHOUT_METADATA_LOGS => 3,
-        WITHOUT_LOG => 4,
+        WITHOUT_ISSUERS => 1,
+        WITHOUT_SHARED => 2,
+        WITHOUT_LEVEL => 3,
+        WITHOUT_METADATA_LOGS => 4,
+        WITHOUT_LOG => 5,
         other => {
             let what = format!("version {other}, which a newer program wrote: install that one");
             return Err(corrupt(&what));

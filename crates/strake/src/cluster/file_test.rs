@@ -58,7 +58,7 @@ fn the_file_of_a_cluster_above_the_first_level_ends_with_it() {
     let falls = Change::Level { level: FeatureLevel::FIRST };
     assert_eq!(cluster.apply(&falls).expect_err("never").kind(), ErrorKind::Invalid);
     let mut newer = bytes;
-    newer[8] += 2;
+    newer[8] = 8;
     let error = decode(&newer).expect_err("of the future");
     assert!(error.to_string().contains("a newer program wrote: install that one"), "{error}");
 }
@@ -76,6 +76,21 @@ fn the_file_of_a_cluster_with_shared_nsds_ends_with_them() {
     let bytes = encode(&cluster).expect("encodes");
     assert_eq!(bytes[8], 6);
     assert_eq!(bytes[bytes.len() - 7..], [2, 1, 1, 2, 1, 2, 9]);
+    assert_eq!(read(&bytes).expect("decodes"), (cluster, true));
+}
+
+#[test]
+fn the_file_of_a_cluster_with_several_issuers_ends_with_them() {
+    let mut cluster = sample();
+    cluster.apply(&Change::Level { level: FeatureLevel(2) }).expect("rises");
+    let address = SocketAddr::from(([10, 0, 0, 3], 7790));
+    cluster.apply(&Change::Invite { name: "n3".into(), roles: Roles::ALL }).expect("invites");
+    cluster.apply(&Change::Join { name: "n3".into(), address }).expect("joins");
+    let before = encode(&cluster).expect("encodes");
+    cluster.apply(&Change::Issue { node: NodeNumber(3) }).expect("issues");
+    let bytes = encode(&cluster).expect("encodes");
+    assert_eq!((before[8], bytes[8]), (5, 7));
+    assert_eq!(bytes[bytes.len() - 4..], [2, 0, 1, 3]);
     assert_eq!(read(&bytes).expect("decodes"), (cluster, true));
 }
 

@@ -5,20 +5,22 @@
 //!
 //! ```text
 //! entry     byte 0  version: for records with which the log begins 2, 3 above the first feature
-//!                   level, or 4 with NSDs that several nodes reach; 1 for all else
+//!                   level, 4 with NSDs that several nodes reach, or 5 with several issuers of
+//!                   certificates; 1 for all else
 //!           bytes 1..  [`Entry`] in postcard
 //! snapshot  the bytes of the records' file (`file.rs`); nothing before the first entry
 //! ```
 //!
-//! Records of version 3 lack the NSDs that several nodes reach, at the end. Those of version 2 also
-//! lack their level, which is the first one. Those of version 1 lack the logs of metadata before it
-//! as well. The parts that they lack are empty.
+//! Records of version 4 lack the issuers beside the keeper, at the end. Those of version 3 also
+//! lack the NSDs that several nodes reach. Those of version 2 also lack their level, which is the
+//! first one. Those of version 1 lack the logs of metadata before it as well. The parts that they
+//! lack are empty.
 //!
 //! Magic and checksum are those of the replica's journal and messages, which carry entries. A
 //! program that does not know an entry refuses it on every node alike, so a new kind of entry needs
 //! a higher feature level of the log (R32).
 
-use super::file::{self, spared_bytes};
+use super::file::{self, SPARED_BYTES_MAX, spared_bytes};
 use super::records::{Change, Cluster};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -30,7 +32,9 @@ use strake_replica::types::Position;
 
 const VERSION: u8 = 1;
 /// Of [`Entry::Found`].
-const FOUND_VERSION: u8 = 4;
+const FOUND_VERSION: u8 = 5;
+/// The same, of records in which the keeper alone issues certificates.
+const FOUND_WITHOUT_ISSUERS: u8 = 4;
 /// The same, of records in which each NSD has one server.
 const FOUND_WITHOUT_SHARED: u8 = 3;
 /// The same, of records of the first feature level.
@@ -58,7 +62,13 @@ impl Entry {
         let (version, spared) = match self {
             Entry::Found(cluster) => {
                 let spared = spared_bytes(cluster);
-                ([FOUND_VERSION, FOUND_WITHOUT_SHARED, FOUND_WITHOUT_LEVEL][spared], spared)
+                let versions = [
+                    FOUND_VERSION,
+                    FOUND_WITHOUT_ISSUERS,
+                    FOUND_WITHOUT_SHARED,
+                    FOUND_WITHOUT_LEVEL,
+                ];
+                (versions[spared], spared)
             }
             Entry::Change { .. } => (VERSION, 0),
         };
@@ -71,11 +81,15 @@ impl Entry {
     /// The feature level of the log that it needs.
     pub(crate) fn level(&self) -> FeatureLevel {
         match self {
+            Entry::Found(cluster) if cluster.has_issuers() => Feature::Issuers.level(),
             Entry::Found(cluster) if cluster.has_shared() => Feature::SharedDisks.level(),
-            Entry::Found(cluster) if spared_bytes(cluster) < 2 => Feature::RecordedLevel.level(),
+            Entry::Found(cluster) if spared_bytes(cluster) < SPARED_BYTES_MAX => {
+                Feature::RecordedLevel.level()
+            }
             Entry::Change { change, .. } => match change {
                 Change::Level { .. } => Feature::RecordedLevel.level(),
                 Change::ShareNsd { .. } | Change::ServeNsd { .. } => Feature::SharedDisks.level(),
+                Change::Issue { .. } => Feature::Issuers.level(),
                 _ => FeatureLevel::FIRST,
             },
             Entry::Found(_) => FeatureLevel::FIRST,
@@ -101,11 +115,12 @@ impl Entry {
         let found = match *version {
             VERSION => match whole(body) {
                 Some(Entry::Found(_)) => None,
-                None => whole(&[body, &[0, 0, 0]].concat()),
+                None => whole(&[body, &[0; 4]].concat()),
                 change => change,
             },
-            FOUND_WITHOUT_LEVEL => whole(&[body, &[0, 0]].concat()),
-            FOUND_WITHOUT_SHARED => whole(&[body, &[0]].concat()),
+            FOUND_WITHOUT_LEVEL => whole(&[body, &[0; 3]].concat()),
+            FOUND_WITHOUT_SHARED => whole(&[body, &[0; 2]].concat()),
+            FOUND_WITHOUT_ISSUERS => whole(&[body, &[0]].concat()),
             FOUND_VERSION => whole(body),
             _ => None,
         };

@@ -4,7 +4,8 @@
 //!
 //! 1. Numbers of nodes, NSDs and file systems rise and are never given twice.
 //! 2. Names of nodes, of NSDs and of file systems are unique among their kind.
-//! 3. The keeper is one of the nodes, and has an address.
+//! 3. The keeper is one of the nodes, and has an address. Others that issue certificates are of the
+//!    quorum (`issuers.rs`).
 //! 4. Each NSD belongs to a node that has the role *server*. A file system's NSDs exist, and know
 //!    that they belong to it; no NSD belongs to two.
 //! 5. A file system is mounted at most once on a node, which has the role *client*. Each mount has
@@ -210,6 +211,8 @@ pub(crate) enum Change {
     ShareNsd { nsd: NsdId, servers: Vec<NodeNumber> },
     /// One of an NSD's servers serves it from now on, in the place of the one with number `after`.
     ServeNsd { nsd: NsdId, node: NodeNumber, after: u64 },
+    /// A node of the quorum has the authority's key, and issues certificates.
+    Issue { node: NodeNumber },
 }
 
 /// Everything that is known of a cluster.
@@ -221,7 +224,8 @@ pub(crate) struct Cluster {
     pub(crate) name: String,
     /// Counts the changes.
     pub(crate) revision: u64,
-    /// The node that made the cluster. It issues certificates.
+    /// The node that issues certificates for the longest time: at first the one that made the
+    /// cluster.
     #[serde(rename = "leader")]
     pub(crate) keeper: NodeNumber,
     /// The last number given to a node, an NSD, a file system.
@@ -241,10 +245,14 @@ pub(crate) struct Cluster {
     /// without it, and without what follows.
     #[serde(default)]
     pub(crate) level: FeatureLevel,
-    /// The NSDs that several nodes reach, by number. It stays the last field: records without any
+    /// The NSDs that several nodes reach, by number. Records without any, and without what follows,
     /// are kept without it.
     #[serde(default)]
     pub(super) shared: Vec<SharedNsd>,
+    /// The nodes beside the keeper that issue certificates, by number. It stays the last field, as
+    /// above.
+    #[serde(default)]
+    pub(super) issuers: Vec<NodeNumber>,
 }
 
 /// The log of a file system's metadata that is in force, and is not the first one.
@@ -311,6 +319,7 @@ impl Cluster {
             metadata_logs: Vec::new(),
             level: FeatureLevel::FIRST,
             shared: Vec::new(),
+            issuers: Vec::new(),
         })
     }
 
@@ -473,6 +482,7 @@ impl Cluster {
             Change::Level { level } => next.level = *level,
             Change::ShareNsd { nsd, servers } => next.share_nsd(*nsd, servers)?,
             Change::ServeNsd { nsd, node, after } => next.serve_nsd(*nsd, *node, *after)?,
+            Change::Issue { node } => next.add_issuer(*node)?,
             Change::Mount { fs, node } => next.add_mount(*fs, *node)?,
             Change::Unmount { fs, node } => {
                 next.fs_mut(*fs)?.mounts.retain(|mount| mount.node != *node);
@@ -490,9 +500,10 @@ impl Cluster {
         if let Some(at) = self.nodes.iter().position(|node| node.name == name) {
             let id = self.nodes[at].id;
             let has_mount = self.file_systems.iter().any(|fs| fs.mount_on(id).is_some());
-            if id == self.keeper || has_mount || self.nsds_of(id).next().is_some() {
+            if has_mount || self.nsds_of(id).next().is_some() {
                 return invalid(format!("{name} is a node of this cluster already"));
             }
+            self.remove_issuer(id)?;
             // It may have kept the log under its number, and comes back without it.
             self.nodes.remove(at);
         }
@@ -526,9 +537,6 @@ impl Cluster {
 
     fn delete_node(&mut self, id: NodeNumber) -> Result<()> {
         let name = self.node_name(id);
-        if id == self.keeper {
-            return invalid(format!("{name} issues certificates: it cannot be deleted"));
-        }
         let used: Vec<&str> = self.nsds_of(id).map(|nsd| nsd.name.as_str()).collect();
         if !used.is_empty() {
             let detail =
@@ -546,6 +554,7 @@ impl Cluster {
             let detail = format!("{name} is a server of {}: delete that NSD first", nsd.name);
             return Err(Error::new(ErrorKind::Busy, detail));
         }
+        self.remove_issuer(id)?;
         self.nodes.retain(|node| node.id != id);
         Ok(())
     }
@@ -724,9 +733,7 @@ impl Cluster {
         if let Some(node) = self.nodes.iter().find(|node| node.name.parse::<NodeName>().is_err()) {
             return Err(format!("{:?} is no name of a node", node.name));
         }
-        if self.node(self.keeper).is_none_or(|keeper| keeper.address.is_none()) {
-            return Err("the keeper is no node with an address".to_owned());
-        }
+        self.check_issuers()?;
         for nsd in &self.nsds {
             if self.node(nsd.node).is_none_or(|node| !node.roles.has(Role::Server)) {
                 return Err(format!("NSD {} is on no node that serves", nsd.name));

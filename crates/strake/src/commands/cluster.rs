@@ -152,10 +152,10 @@ fn recover(dir: NodeDir, is_agreed: bool) -> Result<()> {
     );
     println!("Changes that only nodes have which do not answer are lost for good.");
     found.metadata.iter().for_each(say_what_is_lost);
-    if let Some(keeper) = found.lost_keeper() {
+    if let Some(issuers) = found.lost_issuers() {
         println!(
-            "{keeper} issues certificates. This command does not bring that back: until {keeper} \
-             is back, no node can be added."
+            "{node} has no copy of the key that {issuers} issued certificates with. Until that is \
+             back, no node can be added."
         );
     }
     println!("If these nodes can still come back, stop here and bring them back.");
@@ -257,7 +257,7 @@ fn show(target: &NodeTarget) -> Result<()> {
     let cluster = target.cluster()?;
     let replica = target.replica()?;
     let leader = replica.leader.map(|leader| cluster.node_name(leader)).unwrap_or_default();
-    let keeper = cluster.node_name(cluster.keeper);
+    let issuers: Vec<String> = cluster.issuers().map(|node| cluster.node_name(node)).collect();
     let programs: Vec<NodePrograms> = target.ask_leader(LeaderRequest::Programs)?;
     if target.json {
         let members = replica.members.iter().map(|member| {
@@ -278,7 +278,8 @@ fn show(target: &NodeTarget) -> Result<()> {
             "replicas": members.collect::<Vec<_>>(),
             "level": cluster.level,
             "programs": programs,
-            "keeper": keeper,
+            "keeper": cluster.node_name(cluster.keeper),
+            "issuers": issuers,
             "revision": cluster.revision,
             "nodes": cluster.nodes.iter().map(|node| &node.name).collect::<Vec<_>>(),
             "nsds": cluster.nsds.iter().map(|nsd| &nsd.name).collect::<Vec<_>>(),
@@ -301,7 +302,7 @@ fn show(target: &NodeTarget) -> Result<()> {
         }
     });
     row("records kept by", shown.collect::<Vec<_>>().join(", "));
-    row("certificates issued by", keeper);
+    row("certificates issued by", issuers.join(", "));
     row("feature level", level_shown(cluster.level, &programs));
     row("programs", programs_shown(&programs));
     row("nodes", cluster.nodes.len().to_string());

@@ -18,6 +18,7 @@ use std::time::Duration;
 use strake_env::net::{IpAddr, SocketAddr, TcpStream};
 use strake_env::{Clock, RealClock};
 use strake_net::{Endpoint, JoinToken, Listener};
+use strake_proto::feature::Feature;
 use strake_proto::{ByteCount, Error, ErrorKind, NodeName, Result, Role, Roles};
 use strake_report::Table;
 
@@ -262,8 +263,8 @@ fn join(token: &str, dir: &std::path::Path, address: Option<&str>) -> Result<()>
     Ok(())
 }
 
-/// Waits until a node has its place in the quorum, and as many of its nodes have votes as may. If
-/// one of them was lost before, the others could not go on.
+/// Waits until a node has its place in the quorum, issues certificates, and as many of its nodes
+/// have votes as may. If one of them was lost before, the others could not go on.
 fn await_place(dir: &std::path::Path, node: NodeNumber) {
     let target = NodeTarget { dir: Some(dir.to_owned()), json: false };
     let end = RealClock.monotonic() + PLACE_WAIT_MAX;
@@ -272,7 +273,9 @@ fn await_place(dir: &std::path::Path, node: NodeNumber) {
         let own = state.members.iter().find(|member| member.node == node);
         own.is_some_and(|own| own.is_heard) && votes == voters_of(state.members.len())
     };
-    while !target.replica().is_ok_and(is_so) {
+    let issues =
+        |cluster: Cluster| cluster.issues(node) || cluster.level < Feature::Issuers.level();
+    while !target.replica().is_ok_and(is_so) || !target.cluster().is_ok_and(issues) {
         if RealClock.monotonic() >= end {
             let why = "`strake node state` says why";
             return output::tell(&format!("the node has no place in the quorum yet; {why}"));
@@ -316,12 +319,13 @@ fn list(target: &NodeTarget) -> Result<()> {
                 "roles": node.roles.to_string(),
                 "leader": Some(node.id) == leader,
                 "keeper": node.id == cluster.keeper,
+                "issues": cluster.issues(node.id),
                 "nsds": cluster.nsds_of(node.id).map(|nsd| &nsd.name).collect::<Vec<_>>(),
             })
         });
         return output::print_json(&nodes.collect::<Vec<_>>());
     }
-    let remarks = |node| match (Some(node) == leader, node == cluster.keeper) {
+    let remarks = |node| match (Some(node) == leader, cluster.issues(node)) {
         (true, true) => "leader, certificates",
         (true, false) => "leader",
         (false, true) => "certificates",

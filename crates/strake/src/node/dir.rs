@@ -4,7 +4,7 @@
 //! DIR/node.toml      NodeFile: who this node is
 //! DIR/records        the cluster's records as this node knew them last
 //! DIR/log-N          at a node of the quorum: its journal of the records' log (`quorum.rs`)
-//! DIR/keys/          this node's key and certificate, and at the issuer the authority's (0600)
+//! DIR/keys/          this node's key and certificate, and at issuers the authority's (0600)
 //! DIR/admin.sock     where the server process answers commands (mode 0600)
 //! DIR/daemon.lock    locked while the server process runs
 //! DIR/node.log       its log
@@ -158,6 +158,11 @@ impl NodeDir {
     /// The folder of keys and certificates.
     pub(crate) fn keys_path(&self) -> PathBuf {
         self.root().join("keys")
+    }
+
+    /// True if this node has the key of the cluster's authority.
+    pub(crate) fn has_authority(&self) -> bool {
+        ClusterAuthority::load(&self.keys_path(), RealClock::shared()).is_ok()
     }
 
     /// This node's certificate and key.

@@ -17,17 +17,13 @@ use crate::rebalance;
 use crate::scrub;
 use serde_json::Value;
 use std::sync::Arc;
-use std::time::Duration;
 use strake_crew::crew::LEASE_LIMITS;
 use strake_crew::{Crew, Lead, Locate, NsdPlace, NsdWays, Place};
 use strake_env::{Clock, RealClock, Stop};
 use strake_manager::{Deletion, Manager};
 use strake_net::{Introduction, SessionEnv, SessionLimits};
-use strake_proto::{ByteCount, Error, ErrorKind, FsId, NsdId, Result, Role, Roles};
+use strake_proto::{ByteCount, Error, ErrorKind, FsId, NsdId, Result, Role};
 use tracing::info;
-
-/// How long a join token is good for.
-const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3600);
 
 /// The page pool of a crew.
 const PAGE_POOL: ByteCount = ByteCount(64 << 20);
@@ -126,28 +122,6 @@ impl Node {
         let cluster = self.cluster();
         let nsds = cluster.fs(fs).map(|fs| fs.nsds.clone()).unwrap_or_default();
         cluster.metadata_places(&nsds).into_iter().map(|(_, nsd)| nsd).collect()
-    }
-
-    fn add_nodes(
-        self: &Arc<Node>,
-        names: &[String],
-        roles: Roles,
-    ) -> Result<Vec<(String, String)>> {
-        let _alone = self.changing.lock();
-        let Some(desk) = &self.desk else {
-            return invalid(format!("{} issues no certificates", self.file.node));
-        };
-        // All names are looked at before the first node is added.
-        let mut trial = self.cluster();
-        let invite = |name: &String| Change::Invite { name: name.clone(), roles };
-        names.iter().try_for_each(|name| trial.apply(&invite(name)))?;
-        let mut tokens = Vec::new();
-        for name in names {
-            self.change(&invite(name))?;
-            let token = desk.issue(&name.parse()?, roles, self.file.address, TOKEN_LIFE)?;
-            tokens.push((name.clone(), format!("{token}@{}", self.file.node)));
-        }
-        Ok(tokens)
     }
 
     fn node_states(self: &Arc<Node>) -> Vec<NodeState> {

@@ -150,6 +150,9 @@ pub(crate) enum NodeRequest {
         /// The file system.
         fs: FsId,
     },
+    /// The cluster's authority with its key: a [`strake_net::AuthorityCopy`]. To be asked over an
+    /// encrypted connection.
+    Authority,
     /// Report which programs the node and its mounts run: a [`NodePrograms`]. Programs that do not
     /// know this request understand the first feature level.
     Programs,
@@ -399,8 +402,8 @@ pub(crate) enum Answerer {
     Any,
     /// Every node of the quorum.
     Quorum,
-    /// The node that issues certificates.
-    Keeper,
+    /// Every node that issues certificates.
+    Issuing,
     /// The node that serves the file system ([`LeaderRequest::file_system`]).
     Serving,
 }
@@ -423,7 +426,7 @@ impl LeaderRequest {
             | It::Upgrade
             | It::ServeNsd { .. }
             | It::DeleteFs { .. } => Answerer::Quorum,
-            It::AddNodes { .. } => Answerer::Keeper,
+            It::AddNodes { .. } => Answerer::Issuing,
             It::MountFs { .. }
             | It::MayMount { .. }
             | It::ForgetMount { .. }

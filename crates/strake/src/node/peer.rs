@@ -91,7 +91,7 @@ impl Peer {
 /// Whether nobody waits long for the answer. A node that stands still, or dies when it has fetched
 /// an errand, must not hold up changes of the records: it learns of them later.
 fn ends_soon(request: &NodeRequest) -> bool {
-    request.is_quick() || matches!(request, NodeRequest::Follow { .. })
+    request.is_quick() || matches!(request, NodeRequest::Follow { .. } | NodeRequest::Authority)
 }
 
 /// How long a node may take to answer a request.

@@ -107,10 +107,11 @@ impl Recovery {
         &self.file.node
     }
 
-    /// The node that issues certificates, if it is one that does not answer.
-    pub(crate) fn lost_keeper(&self) -> Option<String> {
-        let keeper = self.records.node_name(self.records.keeper);
-        self.silent.contains(&keeper).then_some(keeper)
+    /// The nodes that issue certificates, if none of them is left.
+    pub(crate) fn lost_issuers(&self) -> Option<String> {
+        let names = || self.records.issuers().map(|node| self.records.node_name(node));
+        let is_left = self.dir.has_authority() || names().any(|name| !self.silent.contains(&name));
+        (!is_left).then(|| names().collect::<Vec<_>>().join(", "))
     }
 
     /// Begins the new log of the records, and has metadata go on.

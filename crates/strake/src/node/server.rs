@@ -14,6 +14,7 @@
 
 use super::dir::{NodeDir, NodeFile};
 use super::errands::{Errands, run_errands};
+use super::issuer::{become_issuer, open_desk};
 use super::messages::{Answerer, LeaderRequest, NodeRequest, NodeState, ReplicaState, Request};
 use super::peer::Peer;
 use super::quorum::{self, Quorum};
@@ -40,8 +41,8 @@ use strake_env::process;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::{Clock, RealClock, Rng, Stops};
 use strake_net::{
-    ClusterAuthority, ControlPort, Door, Endpoint, JoinDesk, Listener, Members, NodeCredentials,
-    NodeServer, Passes, Pings, ProvenPeer, ServerOptions, Service,
+    ControlPort, DeskPlace, Door, Endpoint, Listener, Members, NodeCredentials, NodeServer, Passes,
+    Pings, ProvenPeer, ServerOptions, Service,
 };
 use strake_observe::{LinkRow, Observe};
 use strake_proto::{Error, ErrorKind, FsId, NodeIdentity, NodeName, NsdId, Result, Role, feature};
@@ -72,7 +73,7 @@ pub(super) struct Node {
     pub(super) file: NodeFile,
     pub(super) own: Arc<NodeCredentials>,
     /// Where nodes join, if this node issues certificates.
-    pub(super) desk: Option<Arc<JoinDesk>>,
+    pub(super) desk: DeskPlace,
     pub(super) door: Arc<Door>,
     pub(super) changing: Mutex<()>,
     /// Checks under way that can be ended early.
@@ -133,6 +134,10 @@ pub(crate) fn serve(root: &Path) -> Result<()> {
         let node = Arc::downgrade(&node);
         move || tend(&node)
     })?;
+    if node.is_of_quorum() {
+        let node = Arc::downgrade(&node);
+        start_thread("issuer", move || become_issuer(&node))?;
+    }
     if !node.own.identity().roles.may_serve() {
         let node = Arc::downgrade(&node);
         start_thread("errands", move || run_errands(&node))?;
@@ -262,7 +267,7 @@ impl Node {
         self.ended.notify_all();
     }
 
-    fn tend_interval(&self) -> Duration {
+    pub(super) fn tend_interval(&self) -> Duration {
         let is_hurried = RealClock.monotonic() < *self.hurried_until.lock();
         if is_hurried { HURRIED_INTERVAL } else { TEND_INTERVAL }
     }
@@ -279,24 +284,14 @@ impl Node {
             dir.store_records(&records)?;
         }
         let cluster = Arc::new(Mutex::new(records));
-        let desk = match ClusterAuthority::load(&dir.keys_path(), RealClock::shared()) {
-            Ok(authority) => {
-                let desk = JoinDesk::open(authority, &dir.keys_path(), RealClock::shared())?;
-                Some(Arc::new(desk))
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
+        let desk = open_desk(&dir)?;
         let admitted = Arc::new(Admitted(Arc::clone(&cluster)));
         let server = NodeServer::new(&own)?.with_members(Arc::clone(&admitted) as _);
         let server = server.with_passes(admitted);
         let observe = Observe::new(RealClock::shared(), 512);
         let pings = Pings::start(&observe.links)?;
         let server = server.with_links(&observe.links);
-        let server = match &desk {
-            Some(desk) => server.with_desk(Arc::clone(desk)),
-            None => server,
-        };
+        let server = server.with_desk(Arc::clone(&desk));
         let listener = bind(&Endpoint::Tcp(file.address), &RealClock)?;
         // Zero is reserved: to a client it means that it has met no server yet.
         let options = ServerOptions::new(Rng::from_entropy()?.next_u64().max(1));
@@ -335,11 +330,6 @@ impl Node {
     /// This node's replica of the records, if it is of the quorum.
     pub(super) fn quorum(&self) -> Option<Arc<Quorum>> {
         self.quorum.lock().clone()
-    }
-
-    /// True if this node issues certificates.
-    pub(super) fn is_keeper(&self) -> bool {
-        self.cluster.lock().keeper == self.file.id
     }
 
     /// Where a node is, if it has joined.
@@ -387,23 +377,22 @@ impl Node {
             if cluster.id != held.id || !cluster.is_newer_than(&held) {
                 return Ok(());
             }
-            if recover::is_void(&held, cluster) && self.own.identity().roles.has(Role::Quorum) {
+            if recover::is_void(&held, cluster) && self.is_of_quorum() {
                 recover::begin_anew(&self.dir, cluster, self.file.id)?;
             }
             std::mem::replace(&mut *held, cluster.clone())
         };
-        self.dir.store_records(cluster)?;
-        if cluster.level > feature::understood() {
-            self.end_because("the cluster has a feature level that this program does not know");
-        }
+        // Before the file is written, so that it is done again if this process ends in between.
         for node in before.nodes.iter().filter(|node| cluster.node(node.id).is_none()) {
             let name = node.certified_name();
             self.door.disconnect(&name);
-            if let Some(desk) = &self.desk
-                && cluster.node_named(name.as_str()).is_err()
-            {
+            if let Some(desk) = self.desk.get() {
                 desk.withdraw(&name)?;
             }
+        }
+        self.dir.store_records(cluster)?;
+        if cluster.level > feature::understood() {
+            self.end_because("the cluster has a feature level that this program does not know");
         }
         Ok(())
     }
@@ -533,8 +522,7 @@ impl Node {
                 Answerer::Any => self.answer_leader(about),
                 Answerer::Quorum if self.quorum().is_some() => self.answer_leader(about),
                 Answerer::Quorum => self.ask_quorum(&request),
-                Answerer::Keeper if self.is_keeper() => self.answer_leader(about),
-                Answerer::Keeper => self.ask_keeper(&request),
+                Answerer::Issuing => self.answer_issuing(about, peer.is_none()),
                 Answerer::Serving => self.answer_serving(about, peer.is_none()),
             },
         }
@@ -549,17 +537,6 @@ impl Node {
             Error::new(ErrorKind::Unreachable, "no node of the cluster's quorum answers")
         })?;
         self.peer(node)?.call(request)
-    }
-
-    pub(super) fn ask_keeper(&self, request: &Request) -> Result<Value> {
-        let keeper = self.cluster().keeper;
-        self.peer(keeper)?.call(request).map_err(|error| match error.kind() {
-            ErrorKind::Unreachable => {
-                let name = self.cluster().node_name(keeper);
-                error.context(format!("{name} issues certificates"))
-            }
-            _ => error,
-        })
     }
 
     /// Refuses what a node may not ask. Only nodes of the quorum tell other nodes what to do, and
@@ -632,6 +609,7 @@ impl Node {
             NodeRequest::Serves { fs } => encode(&self.serves(*fs)),
             NodeRequest::Committed => encode(&self.replica()?.committed()?),
             NodeRequest::Propose { at, change } => encode(&self.propose(*at, change)?),
+            NodeRequest::Authority => encode(&self.authority_copy()?),
         }
     }
 
