@@ -105,6 +105,8 @@ pub enum Feature {
     SharedDisks,
     /// The records of a cluster name several nodes that issue certificates.
     Issuers,
+    /// The metadata of a file system goes on without a majority while the records have theirs.
+    GoingOn,
 }
 
 impl Feature {
@@ -113,7 +115,7 @@ impl Feature {
         match self {
             Feature::RecordedLevel | Feature::FollowingNames => FeatureLevel(2),
             Feature::Mending | Feature::LaterChanges => FeatureLevel(2),
-            Feature::SharedDisks | Feature::Issuers => FeatureLevel(2),
+            Feature::SharedDisks | Feature::Issuers | Feature::GoingOn => FeatureLevel(2),
         }
     }
 

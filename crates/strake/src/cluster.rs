@@ -8,6 +8,7 @@
 pub(crate) mod file;
 mod issuers;
 pub(crate) mod machine;
+mod metadata_logs;
 pub(crate) mod records;
 pub(crate) mod shared;
 pub(crate) mod stanza;

@@ -20,6 +20,7 @@ pub(crate) mod mon;
 pub(crate) mod mount;
 pub(crate) mod node;
 pub(crate) mod plan;
+mod recover;
 pub(crate) mod stat;
 pub(crate) mod top;
 pub(crate) mod up;

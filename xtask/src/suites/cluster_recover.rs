@@ -12,6 +12,8 @@
 //! 5. Both others are lost once more, and nothing is left of them. n1 recovers again, and two new
 //!    nodes take their places. The file system goes on without any one node.
 //! 6. n1 is lost, which made the cluster. A new node joins at another one and takes its place.
+//! 7. Two disks are lost, and their nodes are not. `fs recover` has the file system go on with the
+//!    copy on the third disk, and new disks take their places.
 
 use super::checks::Checks;
 use super::cluster_copies::{FILES, make_three};
@@ -72,6 +74,49 @@ fn story(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
     checks.record("every file is whole on n7", found);
     let check = place.succeeds("check", place.on_mount_of("n7", "fs check"));
     checks.record("strake fs check is clean without n1", check);
+    two_disks_are_lost(place, checks)
+}
+
+/// Of n6 and n7 the disks are gone. Their servers, and all mounts, are there.
+fn two_disks_are_lost(place: &Place<'_>, checks: &mut Checks) -> Result<(), String> {
+    let refused = place.refused(place.on("n5", "fs recover demo"), "nothing is to be recovered");
+    checks.record("what has its majority is not recovered", refused);
+    for node in ["n6", "n7"] {
+        place.kill(node)?;
+        fs::remove_dir_all(dir(place, node).join("nsd/e")).map_err(text("remove the disk"))?;
+    }
+    for node in ["n6", "n7"] {
+        place.succeeds("start-without-disk", place.on(node, "node start"))?;
+    }
+    let asked = wait_until(|| {
+        let said = place.run("asked-fs", place.on("n5", "fs recover demo"))?;
+        Ok((!said.status.success() && said.output().contains("nothing was changed"), said.output()))
+    });
+    checks.record("fs recover asks", asked);
+    let recover = place.on("n7", "fs recover demo --yes");
+    let said = place.run("recover-fs", recover)?.success()?.output();
+    for wanted in ["It goes on with the copy of n5 on e5, up to entry ", "e6, e7 do not answer"] {
+        checks.hold(&format!("it says: {wanted}"), said.contains(wanted), || said.clone());
+    }
+    let goes_on = wait_until(|| {
+        let made = fs::create_dir(at(place, "n5").join("without two disks"));
+        Ok((made.is_ok(), format!("{made:?}")))
+    });
+    checks.record("a mount of before goes on without two disks", goes_on);
+    for (node, lost, new, group) in [("n6", "e6", "f6", 4004), ("n7", "e7", "f7", 4001)] {
+        let stanza =
+            format!("%nsd: device=f servers={node} nsd={new} size=384M failureGroup={group}\n");
+        make_nsds_at(place, "n5", &stanza)?;
+        place
+            .succeeds("replace", place.on_mount_of("n5", &format!("disk replace {lost} {new}")))?;
+        checks.record(&format!("{new} takes the place of {lost}"), is_up_at(place, "n5", new));
+        is_free(place, "n5", lost)?;
+        place.succeeds("drop-disk", place.on("n5", &format!("nsd delete {lost}")))?;
+    }
+    let found = (0..FILES).try_for_each(|file| verify(place, "n7", file));
+    checks.record("every file is whole on new disks", found);
+    let check = place.succeeds("check", place.on_mount_of("n7", "fs check"));
+    checks.record("strake fs check is clean on new disks", check);
     Ok(())
 }
 

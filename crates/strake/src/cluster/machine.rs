@@ -90,6 +90,7 @@ impl Entry {
                 Change::Level { .. } => Feature::RecordedLevel.level(),
                 Change::ShareNsd { .. } | Change::ServeNsd { .. } => Feature::SharedDisks.level(),
                 Change::Issue { .. } => Feature::Issuers.level(),
+                Change::GoOn { .. } => Feature::GoingOn.level(),
                 _ => FeatureLevel::FIRST,
             },
             Entry::Found(_) => FeatureLevel::FIRST,

@@ -56,6 +56,7 @@ fn samples() -> Vec<Entry> {
         Change::ShareNsd { nsd: NsdId(1), servers: vec![NodeNumber(1), NodeNumber(2)] },
         Change::ServeNsd { nsd: NsdId(1), node: NodeNumber(2), after: 300 },
         Change::Issue { node: NodeNumber(2) },
+        Change::GoOn { fs: FsId(1), origin: NsdId(2), lost: vec![NsdId(3)] },
     ];
     let changes = changes.into_iter().map(|change| Entry::Change { at: Some(300), change });
     let mut raised = cluster.clone();
@@ -90,6 +91,7 @@ fn the_bytes_of_entries_never_change() {
         "010101ac020d01020102",
         "010101ac020e0102ac02",
         "010101ac020f02",
+        "010101ac021001020103",
     ];
     assert_eq!(shown.collect::<Vec<_>>(), golden);
 }
@@ -110,7 +112,7 @@ fn what_names_a_level_needs_one_and_all_else_does_not() {
     let level = |entry: &Entry| (entry.level(), entry.raises());
     assert_eq!(
         above.iter().map(level).collect::<Vec<_>>(),
-        [Some(FeatureLevel(2)), Some(FeatureLevel(2)), None, None, None]
+        [Some(FeatureLevel(2)), Some(FeatureLevel(2)), None, None, None, None]
             .map(|raises| (FeatureLevel(2), raises))
     );
 }

@@ -16,11 +16,11 @@
 //!
 //! A change that is refused leaves the records as they were.
 
+use super::metadata_logs::MetadataLog;
 use super::shared::SharedNsd;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use strake_crew::metadata::LogId;
 use strake_env::net::SocketAddr;
 use strake_proto::{
     ClientId, ClusterId, Code, Error, ErrorKind, FeatureLevel, FsId, NodeName, NsdId, Result, Role,
@@ -213,6 +213,9 @@ pub(crate) enum Change {
     ServeNsd { nsd: NsdId, node: NodeNumber, after: u64 },
     /// A node of the quorum has the authority's key, and issues certificates.
     Issue { node: NodeNumber },
+    /// The metadata of a file system has lost its majority, and goes on with the copy on the NSD
+    /// `origin`. NSDs of it that are lost may have carried out what the metadata lost.
+    GoOn { fs: FsId, origin: NsdId, lost: Vec<NsdId> },
 }
 
 /// Everything that is known of a cluster.
@@ -240,7 +243,7 @@ pub(crate) struct Cluster {
     /// The logs of metadata that went on without a majority of their replicas
     /// ([`Cluster::metadata_log`]).
     #[serde(default)]
-    metadata_logs: Vec<MetadataLog>,
+    pub(super) metadata_logs: Vec<MetadataLog>,
     /// What all nodes understand (R32). It never falls. Records of the first level are kept
     /// without it, and without what follows.
     #[serde(default)]
@@ -253,15 +256,6 @@ pub(crate) struct Cluster {
     /// above.
     #[serde(default)]
     pub(super) issuers: Vec<NodeNumber>,
-}
-
-/// The log of a file system's metadata that is in force, and is not the first one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct MetadataLog {
-    fs: FsId,
-    log: LogId,
-    /// The NSDs of nodes that were lost when it began.
-    lost: Vec<NsdId>,
 }
 
 /// The failure group of all NSDs of a node that were given none. The numbers of most users' own
@@ -404,38 +398,6 @@ impl Cluster {
         self.quorum().filter_map(of_node).collect()
     }
 
-    /// The log of a file system's metadata that is in force.
-    pub(crate) fn metadata_log(&self, fs: FsId) -> LogId {
-        let known = self.metadata_logs.iter().find(|known| known.fs == fs);
-        known.map_or_else(LogId::default, |known| known.log)
-    }
-
-    /// The NSDs of nodes that were lost when that log began.
-    pub(crate) fn lost_before_log(&self, fs: FsId) -> Vec<NsdId> {
-        let known = self.metadata_logs.iter().find(|known| known.fs == fs);
-        known.map_or_else(Vec::new, |known| known.lost.clone())
-    }
-
-    /// The records as they go on without a majority of the nodes that kept them (R31). The metadata
-    /// of each of these file systems goes on with the copy on the NSD named beside it, and without
-    /// those named behind it. Nothing is left of the mounts that they had: what a mount of before
-    /// knows may be lost.
-    #[must_use]
-    pub(crate) fn after_loss(mut self, metadata: &[(FsId, NsdId, Vec<NsdId>)]) -> Cluster {
-        self.generation += 1;
-        self.revision += 1;
-        self.renumber_shared();
-        for (fs, origin, lost) in metadata {
-            let (fs, origin, lost) = (*fs, *origin, lost.clone());
-            let log = LogId { generation: self.metadata_log(fs).generation + 1, origin };
-            self.metadata_logs.retain(|known| known.fs != fs);
-            self.metadata_logs.push(MetadataLog { fs, log, lost });
-            let of_id = self.file_systems.iter_mut().filter(|it| it.id == fs);
-            of_id.for_each(|fs| fs.mounts.clear());
-        }
-        self
-    }
-
     /// The NSDs that a node serves.
     pub(crate) fn nsds_of(&self, node: NodeNumber) -> impl Iterator<Item = &NsdRecord> {
         self.nsds.iter().filter(move |nsd| nsd.node == node)
@@ -483,6 +445,7 @@ impl Cluster {
             Change::ShareNsd { nsd, servers } => next.share_nsd(*nsd, servers)?,
             Change::ServeNsd { nsd, node, after } => next.serve_nsd(*nsd, *node, *after)?,
             Change::Issue { node } => next.add_issuer(*node)?,
+            Change::GoOn { fs, origin, lost } => next.go_on(*fs, *origin, lost)?,
             Change::Mount { fs, node } => next.add_mount(*fs, *node)?,
             Change::Unmount { fs, node } => {
                 next.fs_mut(*fs)?.mounts.retain(|mount| mount.node != *node);
@@ -676,7 +639,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn fs_mut(&mut self, id: FsId) -> Result<&mut FsRecord> {
+    pub(super) fn fs_mut(&mut self, id: FsId) -> Result<&mut FsRecord> {
         let found = self.file_systems.iter_mut().find(|fs| fs.id == id);
         found.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("no file system {id}")))
     }
@@ -744,12 +707,7 @@ impl Cluster {
             }
         }
         self.check_shared()?;
-        let mut seen = BTreeSet::new();
-        for MetadataLog { fs, log, .. } in &self.metadata_logs {
-            if self.fs(*fs).is_none() || log.generation == 0 || !seen.insert(*fs) {
-                return Err(format!("file system {fs} has a log from nowhere"));
-            }
-        }
+        self.check_metadata_logs()?;
         for fs in &self.file_systems {
             let mut seen = BTreeSet::new();
             let own = |nsd: &NsdId| self.nsd(*nsd).is_some_and(|nsd| nsd.fs == Some(fs.id));

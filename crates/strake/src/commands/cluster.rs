@@ -3,22 +3,17 @@
 
 use crate::cluster::{Cluster, NodeNumber};
 use crate::commands::diag::node_name;
-use crate::commands::fs::utc;
 use crate::commands::node::{NodeTarget, parse_address, start_process};
-use crate::node::{
-    GoesOn, LeaderRequest, LostMajority, NodeDir, NodeFile, NodePrograms, Recovery, next_level,
-};
+use crate::commands::recover;
+use crate::node::{LeaderRequest, NodeDir, NodeFile, NodePrograms, next_level};
 use crate::output;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::PathBuf;
 use strake_env::{RealClock, Rng};
 use strake_net::ClusterAuthority;
-use strake_proto::{
-    ClusterId, Error, ErrorKind, FeatureLevel, NodeIdentity, Result, Roles, feature,
-};
+use strake_proto::{ClusterId, Error, FeatureLevel, NodeIdentity, Result, Roles, feature};
 use strake_report::Table;
 
 /// Make a cluster, and show it.
@@ -98,7 +93,7 @@ pub(crate) fn run(command: &ClusterCommand) -> Result<()> {
         ClusterCommand::Create(args) => create(args),
         ClusterCommand::Show(target) => show(target),
         ClusterCommand::Upgrade { target, yes } => upgrade(target, *yes),
-        ClusterCommand::Recover { dir, yes } => recover(NodeDir::at(dir)?, *yes),
+        ClusterCommand::Recover { dir, yes } => recover::of_cluster(NodeDir::at(dir)?, *yes),
     }
 }
 
@@ -135,56 +130,6 @@ fn create(args: &CreateArgs) -> Result<()> {
     Ok(())
 }
 
-fn recover(dir: NodeDir, is_agreed: bool) -> Result<()> {
-    let root = dir.root().display().to_string();
-    let found = Recovery::prepare(dir)?;
-    let (term, entry) = found.last;
-    let (node, silent) = (found.node().to_owned(), found.silent.join(", "));
-    println!("{silent} keep records of the cluster and do not answer.");
-    println!("{node} has them up to entry {entry} of term {term}. It would go on with these:");
-    let records = &found.records;
-    println!(
-        "  {} nodes, {} NSDs, {} file systems, revision {}",
-        records.nodes.len(),
-        records.nsds.len(),
-        records.file_systems.len(),
-        records.revision
-    );
-    println!("Changes that only nodes have which do not answer are lost for good.");
-    found.metadata.iter().for_each(say_what_is_lost);
-    if let Some(issuers) = found.lost_issuers() {
-        println!(
-            "{node} has no copy of the key that {issuers} issued certificates with. Until that is \
-             back, no node can be added."
-        );
-    }
-    println!("If these nodes can still come back, stop here and bring them back.");
-    if !is_agreed {
-        ask_for_name("To go on all the same", &records.name)?;
-    }
-    let records = found.carry_out()?;
-    println!(
-        "{node} keeps the records now, as generation {}: `strake node start --dir {root}`",
-        records.generation
-    );
-    Ok(())
-}
-
-/// Asks for the cluster's name, so that nobody agrees by accident.
-///
-/// # Errors
-/// `Invalid` for another answer.
-fn ask_for_name(to: &str, name: &str) -> Result<()> {
-    print!("{to}, type the cluster's name ({name}): ");
-    std::io::stdout().flush()?;
-    let mut typed = String::new();
-    std::io::stdin().read_line(&mut typed)?;
-    if typed.trim() != name {
-        return Err(Error::new(ErrorKind::Invalid, "nothing was changed"));
-    }
-    Ok(())
-}
-
 fn upgrade(target: &NodeTarget, is_agreed: bool) -> Result<()> {
     let cluster = target.cluster()?;
     let (name, before) = (&cluster.name, cluster.level);
@@ -204,7 +149,7 @@ fn upgrade(target: &NodeTarget, is_agreed: bool) -> Result<()> {
                 );
             }
             if !is_agreed {
-                ask_for_name("To raise the level", name)?;
+                recover::ask_for_name("To raise the level", name)?;
             }
             target.ask_leader(LeaderRequest::Upgrade)?
         }
@@ -217,40 +162,6 @@ fn upgrade(target: &NodeTarget, is_agreed: bool) -> Result<()> {
         Some(_) => println!("{name} has feature level {level} now"),
     }
     Ok(())
-}
-
-/// Says what becomes of the metadata of a file system, and what may be lost.
-fn say_what_is_lost(lost: &LostMajority) {
-    let (fs, nodes) = (&lost.name, lost.nodes.join(", "));
-    println!("The metadata of {fs} is on {nodes}, and has lost its majority too.");
-    let GoesOn { node, nsd: (_, nsd), last: (term, entry), changed } = match &lost.goes_on {
-        Ok(goes_on) => goes_on,
-        Err(reason) => {
-            println!(
-                "  It is not brought back: {reason}. Stop here if another of these nodes is left, \
-                 and recover on that one. After this recovery {fs} cannot be used until a majority \
-                 of them is back, with their disks."
-            );
-            return;
-        }
-    };
-    println!("  It goes on with the copy of {node} on {nsd}, up to entry {entry} of term {term}.");
-    if let Some(changed) = changed {
-        println!("  The last change in it was made at {}.", utc(changed.seconds));
-    }
-    println!(
-        "  Later changes are lost, those that a sync has confirmed among them: files made since are \
-         gone, and files deleted since are back, in part empty."
-    );
-    let lost_nsds: Vec<&str> = lost.lost_nsds.iter().map(|(_, name)| name.as_str()).collect();
-    if !lost_nsds.is_empty() {
-        println!(
-            "  {} do not answer. Data that has more strips on them than its code tolerates cannot \
-             be read.",
-            lost_nsds.join(", ")
-        );
-    }
-    println!("  Every mount of {fs} ends with errors. Unmount it, and mount it again.");
 }
 
 fn show(target: &NodeTarget) -> Result<()> {

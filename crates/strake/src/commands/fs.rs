@@ -5,6 +5,7 @@ use crate::background::{Order, Progress};
 use crate::commands::check;
 use crate::commands::cluster_fs::{self, CreateArgs, DeleteArgs, MountArgs, UmountArgs};
 use crate::commands::node::NodeTarget;
+use crate::commands::recover::{self, RecoverArgs};
 use crate::data_dir::DataDir;
 use crate::output;
 use crate::rebalance::RebalanceReport;
@@ -63,6 +64,12 @@ pub(crate) enum FsCommand {
     Umount(UmountArgs),
     /// Delete a file system of a cluster, with everything in it. Its NSDs are free afterwards.
     Delete(DeleteArgs),
+    /// Go on with a file system of a cluster that has lost the majority of the disks with its
+    /// metadata, while most nodes are there.
+    ///
+    /// It says with which copy the metadata would go on, and what may be lost, and asks before it
+    /// changes anything. If the nodes are lost, too, it is `strake cluster recover`.
+    Recover(RecoverArgs),
     /// Show the attributes of a file system.
     Show(Target),
     /// Show the space on each disk.
@@ -133,6 +140,7 @@ pub(crate) fn run(command: &FsCommand) -> Result<()> {
         FsCommand::Mount(args) => cluster_fs::mount(args),
         FsCommand::Umount(args) => cluster_fs::umount(args),
         FsCommand::Delete(args) => cluster_fs::delete(args),
+        FsCommand::Recover(args) => recover::of_file_system(args),
         FsCommand::Show(target) => show(target),
         FsCommand::Df(target) => df(target),
         FsCommand::Check { target, status: true, .. } => check::status(target),

@@ -140,12 +140,12 @@ impl Node {
         // The nodes serve their disks when this returns, so that a mount finds them.
         self.change_at(Some(before.revision), &change)?;
         self.serve_file_systems();
-        self.wait_until_served(&record)?;
+        self.wait_until_served(&record, "made")?;
         Ok(record)
     }
 
-    /// Waits until a node serves a file system that was just made.
-    fn wait_until_served(&self, fs: &FsRecord) -> Result<()> {
+    /// Waits until a node serves a file system that was just made, or whatever else was done to it.
+    pub(super) fn wait_until_served(&self, fs: &FsRecord, done: &str) -> Result<()> {
         let search = self.search(fs.id);
         let _wait = self.observe.waiters.enter("first leader of a file system", fs.name.clone());
         let end = RealClock.monotonic() + SERVED_MAX;
@@ -155,7 +155,7 @@ impl Node {
                 Err(_) if RealClock.monotonic() < end => RealClock.sleep(SERVED_STEP),
                 Err(error) => {
                     let detail = format!(
-                        "{} is made, and {error} yet: `strake node state` says why",
+                        "{} is {done}, and {error} yet: `strake node state` says why",
                         fs.name
                     );
                     return Err(Error::new(ErrorKind::TimedOut, detail));

@@ -60,6 +60,9 @@ impl Node {
             LeaderRequest::NodeStates => encode(&self.node_states()),
             LeaderRequest::CreateNsds { nsds, force } => encode(&self.create_nsds(nsds, *force)?),
             LeaderRequest::CreateFs(wanted) => encode(&self.create_file_system(wanted)?),
+            LeaderRequest::RecoverFs { fs, agreed } => {
+                encode(&self.recover_file_system(fs, *agreed)?)
+            }
             LeaderRequest::DeleteFs { fs } => encode(&self.delete_file_system(fs)?),
             LeaderRequest::DeleteNsds { nsds } => encode(&self.delete_nsds(nsds)?),
             LeaderRequest::MountFs { fs, nodes, settings } => {
@@ -124,7 +127,7 @@ impl Node {
         cluster.metadata_places(&nsds).into_iter().map(|(_, nsd)| nsd).collect()
     }
 
-    fn node_states(self: &Arc<Node>) -> Vec<NodeState> {
+    pub(super) fn node_states(self: &Arc<Node>) -> Vec<NodeState> {
         let cluster = self.cluster();
         let ask = |node: NodeNumber, name: &str, is_there: bool| {
             let silent = |state: &str, fault: Option<Error>| NodeState {
@@ -134,6 +137,7 @@ impl Node {
                 version: None,
                 mounts: Vec::new(),
                 faults: fault.iter().map(Error::to_string).collect(),
+                unusable: Vec::new(),
                 replica: None,
                 metadata: Vec::new(),
             };

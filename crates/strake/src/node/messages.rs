@@ -235,6 +235,14 @@ pub(crate) enum LeaderRequest {
         /// Its name.
         fs: String,
     },
+    /// Have the metadata of a file system go on without a majority of its copies. The answer is a
+    /// [`LostMajority`](super::LostMajority).
+    RecoverFs {
+        /// Its name.
+        fs: String,
+        /// The NSD with whose copy a user agreed to go on. Without it nothing is changed.
+        agreed: Option<NsdId>,
+    },
     /// Delete NSDs that belong to no file system. The answer is a list of sentences about
     /// containers that could not be removed.
     DeleteNsds {
@@ -419,6 +427,7 @@ impl LeaderRequest {
             | It::Programs
             | It::AskMounts { .. } => Answerer::Any,
             It::Join { .. }
+            | It::RecoverFs { .. }
             | It::DeleteNode { .. }
             | It::CreateNsds { .. }
             | It::DeleteNsds { .. }
@@ -552,12 +561,15 @@ pub(crate) struct MountAnswer {
     pub(crate) message: String,
 }
 
+/// The state of a node that answers.
+pub(crate) const ACTIVE: &str = "active";
+
 /// How a node is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NodeState {
     pub(crate) node: String,
-    /// `active`, `down`, or `invited` if it has not joined.
+    /// [`ACTIVE`], `down`, or `invited` if it has not joined.
     pub(crate) state: String,
     /// The server process.
     pub(crate) pid: Option<u32>,
@@ -567,6 +579,9 @@ pub(crate) struct NodeState {
     pub(crate) mounts: Vec<String>,
     /// One sentence for each thing that is wrong.
     pub(crate) faults: Vec<String>,
+    /// The NSDs of its file systems that it cannot use.
+    #[serde(default)]
+    pub(crate) unusable: Vec<NsdId>,
     /// Its replica of the cluster's records, if it is of the quorum.
     #[serde(default)]
     pub(crate) replica: Option<ReplicaState>,

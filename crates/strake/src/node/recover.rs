@@ -17,6 +17,7 @@
 //! **two groups may exist** if a majority comes back that has not heard: what it decides by itself
 //! is void as soon as it hears.
 
+mod in_use;
 mod metadata;
 
 use super::dir::{NodeDir, NodeFile};

@@ -43,6 +43,7 @@ fn says_of(
         version: None,
         mounts: Vec::new(),
         faults: Vec::new(),
+        unusable: Vec::new(),
         replica,
         metadata,
     };
@@ -220,4 +221,82 @@ fn the_records_name_the_log_that_goes_on_and_forget_the_mounts() {
     again.apply(&Change::DeleteFs { fs: FsId(1) }).expect("deletes");
     again.check().expect("sound");
     assert_eq!(again.metadata_log(FsId(1)), LogId::default());
+}
+
+/// The role of a replica, and its last entry with the term first.
+type CopySaid = (&'static str, (u64, u64));
+
+/// The words of n1, n2 and n3 while the records have their majority. A node without a copy says
+/// which of its NSDs it lacks.
+fn states(words: [Option<CopySaid>; 3]) -> Vec<NodeState> {
+    let state = |(number, word): (u32, Option<CopySaid>)| {
+        let name = format!("n{number}");
+        let (_, state) = match word {
+            Some((role, last)) => with_metadata(&name, role, last),
+            None => says_of(&name, None, Vec::new(), false),
+        };
+        let mut node = state.expect("it answers").node;
+        node.unusable = if word.is_none() { vec![NsdId(number)] } else { Vec::new() };
+        node
+    };
+    (1..).zip(words).map(state).collect()
+}
+
+fn of_lost_disks(states: &[NodeState]) -> Result<LostMajority> {
+    let records = three_nodes();
+    metadata::while_records_agree(&records, &records.file_systems[0], states)
+}
+
+#[test]
+fn metadata_that_lost_its_disks_goes_on_while_the_nodes_are_there() {
+    let found = of_lost_disks(&states([None, Some(("asking", (3, 70))), None])).expect("lost");
+    let lost: Vec<_> = found.lost_nsds.iter().map(|(_, name)| name.as_str()).collect();
+    assert_eq!((found.nodes.len(), lost), (3, vec!["nsd1", "nsd3"]));
+    assert_eq!(goes_on(&Ok(vec![found])), Ok(("n2", NsdId(2))));
+
+    let mut down = states([Some(("candidate", (3, 70))), None, None]);
+    down[2] = NodeState { state: "down".to_owned(), unusable: Vec::new(), ..down[2].clone() };
+    let found = of_lost_disks(&down).expect("lost");
+    let lost: Vec<_> = found.lost_nsds.iter().map(|(nsd, _)| nsd.0).collect();
+    assert_eq!(lost, [2, 3], "a silent node says nothing of its disks");
+
+    let mut failing = states([Some(("asking", (3, 70))), Some(("ended", (3, 71))), None]);
+    failing[1].unusable = Vec::new();
+    let found = of_lost_disks(&failing).expect("lost");
+    assert_eq!(found.lost_nsds.len(), 2, "the copy on a disk that fails does not count");
+
+    for role in ["lacking", "ended"] {
+        let found = of_lost_disks(&states([Some((role, (3, 70))), None, None])).expect("lost");
+        assert!(found.goes_on.is_err(), "{role}: that copy is not whole");
+    }
+}
+
+#[test]
+fn metadata_that_is_served_or_has_its_majority_is_not_recovered() {
+    let refused = |words| of_lost_disks(&states(words)).expect_err("refused").to_string();
+    let text = refused([Some(("leader", (3, 70))), None, None]);
+    assert!(text.contains("n1 serves three"), "{text}");
+    let text = refused([None, Some(("asking", (3, 70))), Some(("follower", (3, 60)))]);
+    assert!(text.contains("n2, n3 have copies of the metadata of three"), "{text}");
+}
+
+#[test]
+fn only_a_copy_of_the_metadata_can_go_on() {
+    let mut records = three_nodes();
+    records.apply(&Change::Level { level: FeatureLevel(2) }).expect("rises");
+    let go_on = |origin: u32, lost: &[u32]| Change::GoOn {
+        fs: FsId(1),
+        origin: NsdId(origin),
+        lost: lost.iter().map(|nsd| NsdId(*nsd)).collect(),
+    };
+    for (origin, lost) in [(4, vec![]), (9, vec![]), (1, vec![4])] {
+        let error = records.apply(&go_on(origin, &lost)).expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{origin} {lost:?}");
+    }
+    let unknown = Change::GoOn { fs: FsId(2), origin: NsdId(1), lost: Vec::new() };
+    assert!(records.apply(&unknown).is_err());
+    records.apply(&go_on(2, &[1, 3])).expect("it goes on");
+    assert_eq!(records.metadata_log(FsId(1)), LogId { generation: 1, origin: NsdId(2) });
+    assert_eq!(records.lost_before_log(FsId(1)), [NsdId(1), NsdId(3)]);
+    assert!(records.file_systems[0].mounts.is_empty(), "what a mount knows may be lost");
 }

@@ -15,7 +15,9 @@
 use super::dir::{NodeDir, NodeFile};
 use super::errands::{Errands, run_errands};
 use super::issuer::{become_issuer, open_desk};
-use super::messages::{Answerer, LeaderRequest, NodeRequest, NodeState, ReplicaState, Request};
+use super::messages::{
+    ACTIVE, Answerer, LeaderRequest, NodeRequest, NodeState, ReplicaState, Request,
+};
 use super::peer::Peer;
 use super::quorum::{self, Quorum};
 use super::recover;
@@ -618,11 +620,15 @@ impl Node {
         let mut faults: Vec<String> = self.faults.lock().values().cloned().collect();
         let cluster = self.cluster();
         let metadata = self.metadata_states(&cluster);
+        let mut unusable = Vec::new();
         {
             let served = self.served.lock();
             faults.extend(served.values().filter_map(Member::metadata_fault));
-            for nsd in cluster.nsds_of(self.file.id) {
+            for nsd in cluster.nsds_of(self.file.id).filter(|nsd| nsd.fs.is_some()) {
                 let member = nsd.fs.and_then(|fs| served.get(&fs));
+                if member.is_none_or(|member| member.container(nsd.id).is_none()) {
+                    unusable.push(nsd.id);
+                }
                 if let Some(fault) = member.and_then(|member| member.fault_of(nsd.id)) {
                     faults.push(format!("{}: {fault}", nsd.name));
                 }
@@ -634,11 +640,12 @@ impl Node {
         let names = cluster.file_systems.iter().map(|fs| fs.name.clone());
         NodeState {
             node: self.file.node.clone(),
-            state: "active".to_owned(),
+            state: ACTIVE.to_owned(),
             pid: Some(std::process::id()),
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             mounts: names.filter(|fs| self.is_mounted(fs).unwrap_or(false)).collect(),
             faults,
+            unusable,
             replica,
             metadata,
         }

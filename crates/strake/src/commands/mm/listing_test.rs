@@ -90,6 +90,7 @@ fn mmgetstate_is_as_on_the_screen() {
         version: None,
         mounts: Vec::new(),
         faults: Vec::new(),
+        unusable: Vec::new(),
         replica: None,
         metadata: Vec::new(),
     };

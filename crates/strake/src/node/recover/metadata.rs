@@ -5,13 +5,17 @@
 //! copy of this node goes on, unless another one has more: then the recovery is refused here, as it
 //! is for the records. If this node has no copy that can be used, one on a node that answers goes
 //! on. Its node follows when it hears of the new records.
+//!
+//! Disks may be lost and their nodes not. Then the records have their majority, and
+//! `strake fs recover` does the same for one file system ([`while_records_agree`]).
 
 use super::super::dir::NodeDir;
-use super::super::messages::{MetadataState, NodeState};
+use super::super::messages::{ACTIVE, MetadataState, NodeState};
 use super::super::metadata::replica_on;
 use super::{State, Word, invalid};
 use crate::cluster::{Cluster, FsRecord, NodeNumber, NsdRecord};
 use crate::data_dir::NsdConfig;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use strake_crew::metadata::{KnownCopy, identity, look_at};
@@ -21,7 +25,8 @@ use strake_proto::{Error, ErrorKind, FsId, NsdId, Result, Timestamp};
 use strake_store::Container;
 
 /// A file system whose metadata has no majority without the nodes that are silent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct LostMajority {
     /// The file system.
     pub(crate) fs: FsId,
@@ -29,14 +34,15 @@ pub(crate) struct LostMajority {
     pub(crate) name: String,
     /// The nodes that had copies.
     pub(crate) nodes: Vec<String>,
-    /// The NSDs of it on nodes that are silent, with their names.
+    /// The NSDs of it that are lost, with their names.
     pub(crate) lost_nsds: Vec<(NsdId, String)>,
     /// The copy that it goes on with. The error says why none can be used.
     pub(crate) goes_on: std::result::Result<GoesOn, String>,
 }
 
 /// A copy that goes on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct GoesOn {
     /// The node that has it.
     pub(crate) node: String,
@@ -108,7 +114,7 @@ fn of_file_system(
     let own_copy = mine.map(|nsd| (nsd, look(fs, nsd)));
     let others: Vec<GoesOn> = places
         .iter()
-        .filter_map(|(node, nsd)| answering(records, fs, words, *node, *nsd))
+        .filter_map(|(node, nsd)| answering(records, fs, said(records, words, *node)?, *nsd))
         .collect();
     let mut there: BTreeSet<NsdId> = others.iter().map(|copy| copy.nsd.0).collect();
     there.extend(own_copy.iter().filter(|(_, copy)| copy.is_ok()).map(|(nsd, _)| nsd.id));
@@ -148,17 +154,21 @@ fn of_file_system(
     }))
 }
 
-/// The copy on another node, if its replica runs there and has what it needs.
+/// What another node has said, if it did.
+fn said<'a>(records: &Cluster, words: &'a [Word], node: NodeNumber) -> Option<&'a NodeState> {
+    let name = records.node_name(node);
+    let (_, state) = words.iter().find(|word| word.0 == name)?;
+    state.as_ref().map(|State { node, .. }| node)
+}
+
+/// The copy on a node that answers, if its replica runs there and has what it needs.
 fn answering(
     records: &Cluster,
     fs: &FsRecord,
-    words: &[Word],
-    node: NodeNumber,
+    NodeState { node, metadata, .. }: &NodeState,
     nsd: NsdId,
 ) -> Option<GoesOn> {
-    let node = records.node_name(node);
-    let (_, state) = words.iter().find(|(name, _)| *name == node)?;
-    let State { node: NodeState { metadata, .. }, .. } = state.as_ref()?;
+    let node = node.clone();
     let of_fs = |it: &&MetadataState| it.fs == fs.name;
     let replica = &metadata.iter().find(of_fs)?.replica;
     // A replica that has got nothing yet has no entry.
@@ -167,6 +177,65 @@ fn answering(
     }
     let (nsd, last) = (records.nsd(nsd)?, (replica.last_term, replica.last));
     Some(GoesOn { node, nsd: (nsd.id, nsd.name.clone()), last, changed: None })
+}
+
+/// With which copy a file system goes on whose metadata has no majority, while the records have
+/// theirs. `states` has a word of each node.
+///
+/// # Errors
+/// `Invalid` if it has a majority, or somebody serves it.
+pub(in super::super) fn while_records_agree(
+    records: &Cluster,
+    fs: &FsRecord,
+    states: &[NodeState],
+) -> Result<LostMajority> {
+    let serves = |state: &&NodeState| {
+        let mut of_fs = state.metadata.iter().filter(|it| it.fs == fs.name);
+        of_fs.any(|it| it.serves || it.replica.role == "leader")
+    };
+    if let Some(state) = states.iter().find(serves) {
+        return invalid(format!(
+            "{} serves {}, so a majority of its metadata is there: nothing is to be recovered",
+            state.node, fs.name
+        ));
+    }
+    let state_of = |node: NodeNumber| {
+        let name = records.node_name(node);
+        states.iter().find(|state| state.node == name)
+    };
+    let places = records.metadata_places(&fs.nsds);
+    let copies: Vec<GoesOn> = places
+        .iter()
+        .filter_map(|(node, nsd)| answering(records, fs, state_of(*node)?, *nsd))
+        .collect();
+    if copies.len() > places.len() / 2 {
+        let nodes: Vec<&str> = copies.iter().map(|copy| copy.node.as_str()).collect();
+        return invalid(format!(
+            "{} have copies of the metadata of {}, which is a majority: they agree by themselves. \
+             `strake node state` says what they wait for",
+            nodes.join(", "),
+            fs.name
+        ));
+    }
+    // A disk without a copy that counts may be one that works again later.
+    let lacks_copy = |id: NsdId| {
+        places.iter().any(|(_, nsd)| *nsd == id) && copies.iter().all(|copy| copy.nsd.0 != id)
+    };
+    let is_unusable = |nsd: &NsdRecord| {
+        state_of(nsd.node)
+            .is_none_or(|state| state.state != ACTIVE || state.unusable.contains(&nsd.id))
+    };
+    let nsds = fs.nsds.iter().filter_map(|nsd| records.nsd(*nsd));
+    let lost = nsds.filter(|nsd| is_unusable(nsd) || lacks_copy(nsd.id));
+    let lost_nsds = lost.map(|nsd| (nsd.id, nsd.name.clone())).collect();
+    let newest = copies.into_iter().max_by_key(|copy| copy.last);
+    Ok(LostMajority {
+        fs: fs.id,
+        name: fs.name.clone(),
+        nodes: places.iter().map(|(node, _)| records.node_name(*node)).collect(),
+        lost_nsds,
+        goes_on: newest.ok_or_else(|| "no node that answers has a copy of it".to_owned()),
+    })
 }
 
 fn refuse_if_newer(
