@@ -93,7 +93,8 @@ pub struct Config {
     pub known: BTreeSet<ReplicaId>,
     /// After so long, a replica that has not got all answers it needs is content with those of a
     /// majority, itself counted. That keeps a group alive in which a replica restarts while another
-    /// one is gone. It gives up the protection against a disk that was put back, in this case.
+    /// one is gone. It gives up the protection against a disk that was put back, in this case. It
+    /// waits a twentieth of that for those that never answer ([`Core::give_up_on`]).
     pub content_after: Option<Duration>,
     /// The word of an earlier life of this replica in the same process, if it is known. If the
     /// journal has all of it, the disk was not put back, and nobody needs to be asked.
@@ -305,6 +306,8 @@ pub struct Core {
     changed: Changed,
     lingering: Option<Lingering>,
     asking: Asking,
+    /// See [`Core::give_up_on`].
+    gone: BTreeSet<ReplicaId>,
     incoming: Option<Incoming>,
     /// For a machine that keeps its own state.
     keeping: Option<Keeping>,
@@ -339,6 +342,7 @@ impl Core {
             changed: Changed::default(),
             lingering: None,
             asking: Asking::new(now),
+            gone: BTreeSet::new(),
             incoming: None,
             keeping: None,
             output: Output::default(),
@@ -469,6 +473,12 @@ impl Core {
     /// if it was (R31). The replica waits for no more answers.
     pub fn trust(&mut self) {
         self.asking.finish();
+    }
+
+    /// These replicas never answer again, because what they had is gone for good. A replica that is
+    /// content with a majority after a time waits a twentieth of it for them.
+    pub fn give_up_on(&mut self, gone: &BTreeSet<ReplicaId>) {
+        self.gone.extend(gone);
     }
 
     /// Whether it went on without all answers ([`Config::content_after`]).

@@ -520,6 +520,40 @@ fn a_replica_may_be_content_with_a_majority_after_a_time() {
 }
 
 #[test]
+fn a_replica_waits_for_nobody_who_never_answers_again() {
+    let answered = |number: u32| {
+        let mut core = replica(3, log_of(3, &[1]), 2);
+        core.config.content_after = Some(LONG);
+        let membership = core.membership().clone();
+        let answer = Answer { last: at(2, 5), membership, membership_stamp: at(1, 1) };
+        core.take_answer(id(number), Term(2), answer);
+        core
+    };
+    let mut core = answered(1);
+    core.give_up_on(&BTreeSet::from([id(7)]));
+    core.tick(LONG / 2);
+    assert_eq!(core.role(), RoleName::Asking, "replica 2 may answer");
+    let mut core = answered(1);
+    core.give_up_on(&BTreeSet::from([id(2)]));
+    core.tick(LONG / 21);
+    assert_eq!(core.role(), RoleName::Asking, "its disk may be there after all");
+    core.tick(LONG / 10);
+    assert_eq!((core.role(), core.is_content()), (RoleName::Follower, true));
+    assert!(core.has_enough(at(2, 5)) && !core.has_enough(at(2, 4)), "the answer counts");
+    // It may be known before the others have answered.
+    let mut early = replica(3, log_of(3, &[1]), 2);
+    early.config.content_after = Some(LONG);
+    early.give_up_on(&BTreeSet::from([id(1), id(2)]));
+    early.tick(LONG / 10);
+    assert_eq!(early.role(), RoleName::Asking, "alone it is no majority");
+    let mut strict = answered(1);
+    strict.config.content_after = None;
+    strict.give_up_on(&BTreeSet::from([id(2)]));
+    strict.tick(LONG);
+    assert_eq!(strict.role(), RoleName::Asking, "it is never content with less");
+}
+
+#[test]
 fn a_disk_from_before_the_group_grew_asks_whom_its_caller_knows() {
     let hard = Hard { term: Term(1), ..Hard::default() };
     let known: BTreeSet<ReplicaId> = (1..=3).map(ReplicaId).collect();

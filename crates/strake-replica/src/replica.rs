@@ -375,6 +375,13 @@ impl Replica {
         self.shared.wake(&mut state);
     }
 
+    /// As [`Core::give_up_on`].
+    pub fn give_up_on(&self, gone: &BTreeSet<ReplicaId>) {
+        let mut state = self.shared.state.lock();
+        state.core.give_up_on(gone);
+        self.shared.wake(&mut state);
+    }
+
     /// Its word so far, for the next life in this process ([`Config::earlier`]).
     pub fn word(&self) -> Option<Word> {
         self.shared.state.lock().core.word()

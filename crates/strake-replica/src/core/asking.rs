@@ -12,6 +12,10 @@ use strake_proto::Term;
 /// So many other replicas are heard of. More than a group ever has, with those that have left it.
 const LIVES_MAX: usize = 256;
 
+/// After this part of [`super::Config::content_after`] nobody waits for a replica that is given up.
+/// One whose disk is there after all has answered by then.
+const GONE_PART: u32 = 20;
+
 /// What a replica has learnt about what it once promised.
 pub(super) struct Asking {
     answers: BTreeMap<ReplicaId, (Term, Answer)>,
@@ -140,9 +144,14 @@ impl Core {
     /// Whether a majority, itself counted, must do.
     fn is_content_by_now(&self) -> bool {
         let (own, asking) = (self.config.id, &self.asking);
-        let is_over = |limit| self.now.saturating_sub(asking.since) >= limit;
-        self.config.content_after.is_some_and(is_over)
-            && self.deciding_members().has_quorum(|id| id == own || asking.has(id))
+        let members = self.deciding_members();
+        let has_said = |id: ReplicaId| id == own || asking.has(id);
+        let mut voters = members.all().into_iter().filter(|id| members.is_voter(*id));
+        let nobody_is_left = voters.all(|id| has_said(id) || self.gone.contains(&id));
+        let waited = self.now.saturating_sub(asking.since);
+        let is_over =
+            |limit: Duration| waited >= if nobody_is_left { limit / GONE_PART } else { limit };
+        self.config.content_after.is_some_and(is_over) && members.has_quorum(has_said)
     }
 
     pub(super) fn answer(&mut self, to: ReplicaId, life: Life) {

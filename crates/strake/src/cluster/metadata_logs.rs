@@ -1,7 +1,7 @@
 //! Which log of a file system's metadata is in force, if it is not the first one (R31, decision
 //! 0078).
 
-use super::records::{Cluster, NodeNumber};
+use super::records::{Cluster, NodeNumber, Usage};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use strake_crew::metadata::LogId;
@@ -17,6 +17,14 @@ pub(super) struct MetadataLog {
 }
 
 impl Cluster {
+    /// The NSDs that never have a copy of metadata, whatever else these records lack: those for
+    /// data alone, among them those that lost their copy, and those that were deleted. An NSD that
+    /// is free may get one, and so may one that is newer than these records.
+    pub(crate) fn nsds_without_copy(&self) -> impl Iterator<Item = NsdId> {
+        let has_none = |nsd: &NsdId| self.nsd(*nsd).is_none_or(|it| it.usage == Usage::DataOnly);
+        self.numbers_of_nsds().filter(has_none)
+    }
+
     /// The log of a file system's metadata that is in force.
     pub(crate) fn metadata_log(&self, fs: FsId) -> LogId {
         let known = self.metadata_logs.iter().find(|known| known.fs == fs);

@@ -408,6 +408,16 @@ impl Cluster {
         NODE_GROUPS.saturating_add(node.0)
     }
 
+    /// All numbers of NSDs that were given so far.
+    pub(super) fn numbers_of_nsds(&self) -> impl Iterator<Item = NsdId> + use<> {
+        (1..=self.last.1).map(NsdId)
+    }
+
+    /// The nodes that were deleted.
+    pub(crate) fn deleted_nodes(&self) -> impl Iterator<Item = NodeNumber> {
+        (1..=self.last.0).map(NodeNumber).filter(|id| self.node(*id).is_none())
+    }
+
     /// The number that the next file system will have.
     pub(crate) fn next_fs(&self) -> FsId {
         FsId(self.last.2 + 1)

@@ -268,3 +268,21 @@ fn random_changes_keep_the_invariants() {
     }
     assert!(done > 50, "only {done} changes were possible");
 }
+
+#[test]
+fn what_is_gone_for_good_is_known_by_its_number() {
+    let mut cluster = three();
+    let nsds = (0..3).map(|at| new_nsd(at + 1, "/srv/a")).chain([new_nsd(1, "/srv/b")]);
+    cluster.apply(&Change::AddNsds { nsds: nsds.collect() }).expect("adds");
+    cluster.apply(&add_fs("one", &[1, 2, 3])).expect("makes");
+    let gone =
+        |cluster: &Cluster| -> Vec<u32> { cluster.nsds_without_copy().map(|nsd| nsd.0).collect() };
+    assert_eq!(gone(&cluster), [0; 0], "a free NSD may get a copy");
+    cluster.apply(&Change::KeepNoMetadata { nsd: NsdId(2) }).expect("it lost its copy");
+    cluster.apply(&Change::DeleteNsds { nsds: vec![NsdId(4)] }).expect("deletes");
+    assert_eq!(gone(&cluster), [2, 4]);
+    assert_eq!(cluster.deleted_nodes().next(), None);
+    cluster.apply(&Change::Invite { name: "n4".into(), roles: Roles::ALL }).expect("invites");
+    cluster.apply(&Change::DeleteNode { node: NodeNumber(4) }).expect("deletes");
+    assert_eq!(cluster.deleted_nodes().collect::<Vec<_>>(), [NodeNumber(4)]);
+}

@@ -227,6 +227,10 @@ impl Peers for OtherNodes {
 
     fn tend(&self, replica: &Replica, limit: Duration) -> std::result::Result<(), Box<Failure>> {
         let Some(node) = self.node.upgrade() else { return Ok(()) };
+        if replica.status().role == RoleName::Asking {
+            let gone = node.cluster().nsds_without_copy().map(replica_on).collect();
+            replica.give_up_on(&gone);
+        }
         let wanted = wanted(&node, self.fs);
         let kept = format!("the metadata of file system {} is kept by NSDs", self.fs);
         replicas::tend(replica, self.own, &wanted, &kept, limit)?;

@@ -282,6 +282,11 @@ impl Quorum {
                  answered. If its disk was put back to an older state, changes may be lost"
             );
         }
+        if self.replica.status().role == RoleName::Asking {
+            let applied = self.applied.lock();
+            let gone = applied.as_ref().unwrap_or(&self.first).deleted_nodes();
+            self.replica.give_up_on(&gone.map(|id| ReplicaId(id.0)).collect());
+        }
         if !self.leads() {
             return Ok(false);
         }
