@@ -1,9 +1,10 @@
 //! The authority of a cluster: a key whose signature makes a certificate one of this cluster.
 //!
 //! It is made with the cluster, and lies at the nodes that issue certificates, in `ca.key` and
-//! `ca.crt` (PEM, mode 0600; the key is of the form PKCS #8). Whoever has the key can make any node
-//! of the cluster. Each node of the quorum gets a copy ([`AuthorityCopy`]), so the key outlives the
-//! node that made it. If all copies are lost, no more nodes can join, and nothing else is lost.
+//! `ca.crt` (PEM, mode 0600; the key is of the form PKCS #8). Anybody with the key can make any
+//! node of the cluster. Each node of the quorum gets a copy ([`AuthorityCopy`]), so the key
+//! outlives the node that made it. If all copies are lost, no more nodes can join, and nothing else
+//! is lost.
 //!
 //! **How long certificates live.** The authority's 30 years, a node's 10. A file system must not
 //! stop on a date that nobody remembers, and nobody looks at certificates of machines that run. A

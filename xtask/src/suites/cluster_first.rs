@@ -213,6 +213,7 @@ fn joins_without_n1(place: &Place<'_>) -> Result<(), String> {
         }
     }
     place.succeeds("list-at-n5", place.on("n5", "node list"))?;
+    place.refused(place.on("n2", "node add n3"), "n3 is a node of this cluster already")?;
     let delete = place.on("n2", "node delete n1");
     place.refused(delete, "n1 serves d1")?;
     place.succeeds("delete-n5", place.on("n3", "node delete n5"))?;

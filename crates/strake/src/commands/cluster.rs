@@ -149,7 +149,7 @@ fn upgrade(target: &NodeTarget, is_agreed: bool) -> Result<()> {
                 );
             }
             if !is_agreed {
-                recover::ask_for_name("To raise the level", name)?;
+                recover::ask_for_name("To raise the level", "cluster's", name)?;
             }
             target.ask_leader(LeaderRequest::Upgrade)?
         }

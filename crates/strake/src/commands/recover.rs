@@ -36,8 +36,11 @@ pub(crate) fn of_file_system(args: &RecoverArgs) -> Result<()> {
         say_what_is_lost(&found);
     }
     let copy = found.goes_on.map_err(|reason| Error::new(ErrorKind::Invalid, reason))?;
+    if !args.target.json {
+        println!("If a lost disk with a copy can still come back, stop here and bring it back.");
+    }
     if !args.yes {
-        ask_for_name("If none of them can come back, and to go on", &found.name)?;
+        ask_for_name("To go on all the same", "file system's", &found.name)?;
     }
     let found = ask(Some(copy.nsd.0))?;
     if args.target.json {
@@ -79,7 +82,7 @@ pub(super) fn of_cluster(dir: NodeDir, is_agreed: bool) -> Result<()> {
     }
     println!("If these nodes can still come back, stop here and bring them back.");
     if !is_agreed {
-        ask_for_name("To go on all the same", &records.name)?;
+        ask_for_name("To go on all the same", "cluster's", &records.name)?;
     }
     let records = found.carry_out()?;
     println!(
@@ -93,8 +96,8 @@ pub(super) fn of_cluster(dir: NodeDir, is_agreed: bool) -> Result<()> {
 ///
 /// # Errors
 /// `Invalid` for another answer.
-pub(super) fn ask_for_name(to: &str, name: &str) -> Result<()> {
-    print!("{to}, type its name ({name}): ");
+pub(super) fn ask_for_name(to: &str, whose: &str, name: &str) -> Result<()> {
+    print!("{to}, type the {whose} name ({name}): ");
     std::io::stdout().flush()?;
     let mut typed = String::new();
     std::io::stdin().read_line(&mut typed)?;

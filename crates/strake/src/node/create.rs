@@ -144,7 +144,7 @@ impl Node {
         Ok(record)
     }
 
-    /// Waits until a node serves a file system that was just made, or whatever else was done to it.
+    /// Waits until a node serves a file system. `done` says what was just done to it.
     pub(super) fn wait_until_served(&self, fs: &FsRecord, done: &str) -> Result<()> {
         let search = self.search(fs.id);
         let _wait = self.observe.waiters.enter("first leader of a file system", fs.name.clone());

@@ -8,7 +8,7 @@
 //! invitation of the same node ([`Node::take_records`]).
 
 use super::dir::NodeDir;
-use super::messages::{LeaderRequest, NodeRequest, Request};
+use super::messages::{LeaderRequest, NodeRequest, NodeState, Request};
 use super::peer::Peer;
 use super::server::Node;
 use crate::cluster::{Change, Cluster, NodeNumber};
@@ -66,7 +66,8 @@ impl Node {
             info!(target: "node", "this node has the authority's key: new nodes can join here");
         }
         let (own, cluster) = (self.file.id, self.cluster());
-        if cluster.issues(own) || Feature::Issuers.level() > cluster.level {
+        let is_member = cluster.node(own).is_some();
+        if !is_member || cluster.issues(own) || Feature::Issuers.level() > cluster.level {
             return Ok(());
         }
         self.change(&Change::Issue { node: own }).map(drop)
@@ -75,7 +76,7 @@ impl Node {
     /// Gets the key from the first node that gives it.
     fn receive_authority(&self) -> Result<()> {
         let keys = self.dir.keys_path();
-        // Whatever the cluster's setting is: who reads the key can make any node.
+        // In a cluster without encryption, too: anybody who reads the key can make any node.
         let own = NodeCredentials::load(&keys, RealClock::shared())?.with_cipher(Cipher::Tls);
         let own = Arc::new(own);
         let mut fault = Error::new(ErrorKind::Unreachable, "no other node of the quorum is known");
@@ -155,12 +156,9 @@ impl Node {
     ) -> Result<Vec<(String, String)>> {
         let _alone = self.changing.lock();
         let desk = self.desk_here()?;
-        if names.contains(&self.file.node) {
-            let detail = format!("{} is a node of this cluster already", self.file.node);
-            return Err(Error::new(ErrorKind::Invalid, detail));
-        }
         // All names are looked at before the first node is added.
         let mut trial = self.cluster();
+        names.iter().try_for_each(|name| self.check_is_gone(&trial, name))?;
         let invite = |name: &String| Change::Invite { name: name.clone(), roles };
         names.iter().try_for_each(|name| trial.apply(&invite(name)))?;
         let mut tokens = Vec::new();
@@ -170,6 +168,21 @@ impl Node {
             tokens.push((name.clone(), format!("{token}@{}", self.file.node)));
         }
         Ok(tokens)
+    }
+
+    /// Refuses to invite a node anew that is there: it would be a node no more.
+    fn check_is_gone(self: &Arc<Node>, cluster: &Cluster, name: &str) -> Result<()> {
+        let Ok(known) = cluster.node_named(name) else { return Ok(()) };
+        let is_gone = known.address.is_none()
+            || self.ask::<NodeState>(known.id, &NodeRequest::State).is_err();
+        if is_gone {
+            return Ok(());
+        }
+        let detail = format!(
+            "{name} is a node of this cluster already, and answers: `strake node delete {name}` \
+             first, if it is to join anew"
+        );
+        Err(Error::new(ErrorKind::Busy, detail))
     }
 
     /// True if this node may have the key.
