@@ -158,16 +158,22 @@ impl Lives {
         }
     }
 
-    /// Does what changes nothing. If the life dies in the midst of it, the next one does it.
-    fn looked<T>(&self, look: impl Fn(&StrakeVfs) -> Result<T>) -> Result<T> {
+    /// Does what changes nothing. If the life dies in the midst of it, the next one does it. Says
+    /// which one did.
+    fn looked_in<T>(&self, look: impl Fn(&StrakeVfs) -> Result<T>) -> (Result<T>, u16) {
         loop {
             let (vfs, number) = self.living();
             let result = look(&vfs);
             let has_died = result.is_err() && vfs.mount.is_dead();
             if !has_died || !self.await_next(&vfs, number) {
-                return result;
+                return (result, number);
             }
         }
+    }
+
+    /// As [`Lives::looked_in`].
+    fn looked<T>(&self, look: impl Fn(&StrakeVfs) -> Result<T>) -> Result<T> {
+        self.looked_in(look).0
     }
 
     /// The life of a handle, and its number there.
@@ -185,7 +191,7 @@ impl Lives {
         Err(dead())
     }
 
-    /// Opens in the life of now.
+    /// Makes a file in the life of now, and opens it.
     fn opened<T>(
         &self,
         open: impl FnOnce(&StrakeVfs) -> Result<T>,
@@ -334,7 +340,9 @@ impl Vfs for Lives {
     }
 
     fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
-        self.opened(|vfs| vfs.open(caller, ino, flags), |opened| &mut opened.handle)
+        // What O_TRUNC has changed by then is to be changed in any case.
+        let (opened, life) = self.looked_in(|vfs| vfs.open(caller, ino, flags));
+        opened.map(|opened| Opened { handle: Handle(with_life(opened.handle.0, life)), ..opened })
     }
 
     fn read(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize> {

@@ -270,6 +270,38 @@ fn operations_that_need_no_open_file_wait_for_the_next_life() {
     rigged.end(last);
 }
 
+/// An open that has begun in the last life goes on in the next one, and so does its handle.
+#[test]
+fn what_changes_nothing_is_done_again_if_its_life_dies_in_the_midst() {
+    let rigged = Rigged::new();
+    let Rigged { file, lives, .. } = &rigged;
+    let last = thread::scope(|scope| {
+        let open = scope.spawn(|| {
+            lives.looked_in(|vfs| match vfs.mount.is_dead() {
+                true => unreachable!("a dead life is not asked"),
+                false if lives.now.read().number == 0 => {
+                    rigged.world.tokens[0].declared_dead();
+                    Err::<Opened, _>(dead())
+                }
+                false => vfs.open(ROOT, file.ino, RW),
+            })
+        });
+        await_waiter(lives);
+        assert!(rigged.world.tokens[0].bury(), "no operation is under way");
+        rigged.world.leader.service().gone(client(0));
+        let last = rigged.go_on();
+        let (opened, life) = open.join().expect("no panic");
+        assert_eq!((opened.is_ok(), life), (true, 1));
+        lives.now().release(opened.expect("opened").handle);
+        last
+    });
+    let again = lives.open(ROOT, file.ino, RW).expect("opened").handle;
+    assert_eq!(again.0 >> LIFE_SHIFT, 1, "a handle carries the number of its life");
+    lives.write(again, 0, b"again").expect("there is room");
+    lives.release(again);
+    rigged.end(last);
+}
+
 /// They wait for `standstill_max` after the death, however many there are.
 #[test]
 fn operations_do_not_wait_for_long_for_a_life_that_does_not_come() {

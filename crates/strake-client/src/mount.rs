@@ -401,6 +401,11 @@ impl Mount {
             return Ok(());
         }
         let _one_at_a_time = inode.telling.lock();
+        // Another thread may have told them meanwhile, and the token may be given up since. Without
+        // it nothing may be loaded: this client would not hear when it changes.
+        if !inode.core.lock().lacks_attributes() {
+            return Ok(());
+        }
         // The change time goes on from the one that the metadata has.
         match self.attr(inode) {
             Err(error) if error.kind() != ErrorKind::Stale => return Err(error),

@@ -295,6 +295,30 @@ fn every_mount_sees_what_any_mount_has_set() {
     world.end();
 }
 
+/// Regression: a thread that was to tell attributes waited for another one, which told them and
+/// gave the file up. Then it loaded the attributes. This client held no token any more, so it did
+/// not hear of later changes, and showed old attributes as soon as it had a token again.
+#[test]
+fn nothing_is_loaded_for_attributes_that_another_thread_has_told() {
+    let world = World::new("1", 1);
+    let own = &*world.mounts[0];
+    let (ino, _) = made(&world, b"file");
+    let inode = own.mount.table.find(ino).expect("it is open");
+    thread::scope(|scope| {
+        let telling = inode.telling.lock();
+        own.setattr(ROOT, ino, None, &mode(0o600)).expect("kept");
+        let late = scope.spawn(|| own.mount.tell_kept());
+        await_wait("attributes of the same file", || late.is_finished());
+        let mut core = inode.core.lock();
+        core.forget_untold();
+        core.forget_all();
+        drop((core, telling));
+        late.join().expect("no panic").expect("nothing is left to be told");
+    });
+    assert!(!inode.core.lock().is_loaded(), "it was loaded without a token");
+    world.end();
+}
+
 /// An fsync of any file makes all attributes durable that were changed before.
 #[test]
 fn a_sync_of_another_file_tells_all_that_was_set() {

@@ -181,11 +181,19 @@ fn stopped(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
 
 /// Nothing stays of labs that end in all kinds of ways.
 fn removed(lab: &mut Lab<'_>, checks: &mut Checks) -> Result<(), String> {
+    let elsewhere = lab.session.root.join("elsewhere");
+    lab.administers(1, "fs umount lab -N node1")?;
+    lab.administers(1, &format!("fs mount lab --at {}", elsewhere.display()))?;
+    let again = lab.administers(1, "fs mount lab --at /nowhere");
+    let is_said = again.is_err_and(|said| said.contains("elsewhere already: `strake fs umount"));
+    checks.hold("a second place of a mount is refused", is_said, || "it is not".to_owned());
     // A node that is paused and one that is cut off end as any.
     lab.succeeds("node 2 pause")?;
     lab.succeeds("node 3 partition")?;
     checks.record("the lab is taken down", lab.succeeds("down"));
     checks.record("nothing of it is left", lab.nothing_is_left());
+    let gone = std::fs::remove_dir(&elsewhere).map_err(|error| error.to_string());
+    checks.record("nor a mount that somebody made elsewhere", gone);
     checks.record("it can be taken down again", lab.succeeds("down"));
     let failed = lab.run("fails", FAILS).and_then(|ended| {
         let says = ended.output().contains("The loss of one would lose data");

@@ -7,6 +7,7 @@
 use super::plan::{DISKS, FILE, LabFile, NODES_MAX, Names};
 use super::processes::Place;
 use super::{Lab, lock, network, real, refuse_without_root};
+use crate::data_dir::DataDir;
 use crate::mounts;
 use crate::registry;
 use std::path::Path;
@@ -92,6 +93,7 @@ fn stop_all(root: &Path, names: &Names, nodes: u16) -> Result<()> {
         places.iter().try_for_each(|place| place.kill().map(drop))?;
     }
     for node in 1..=nodes {
+        detach_elsewhere(&root.join(Names::node(node)))?;
         detach_below(&root.join(Names::node(node)))?;
     }
     network::remove(names)?;
@@ -105,6 +107,20 @@ fn stop_all(root: &Path, names: &Names, nodes: u16) -> Result<()> {
 fn detach_below(node_root: &Path) -> Result<()> {
     for mount in mounts::strake_mounts().iter().rev().filter(|it| it.starts_with(node_root)) {
         mounts::detach(mount).map_err(|error| error.context(mount.display()))?;
+    }
+    Ok(())
+}
+
+/// Detaches the dead mounts of a node that somebody made at other places (`strake fs mount --at`).
+/// Their settings say where.
+fn detach_elsewhere(node_root: &Path) -> Result<()> {
+    let Ok(mounts) = std::fs::read_dir(node_root.join("mount")) else { return Ok(()) };
+    for mount in mounts.filter_map(std::io::Result::ok) {
+        // Settings that cannot be read name no place.
+        let Ok(config) = DataDir::at(&mount.path())?.read_config() else { continue };
+        if mounts::is_dead_strake_mount(&config.mount) {
+            mounts::detach(&config.mount).map_err(|error| error.context(config.mount.display()))?;
+        }
     }
     Ok(())
 }

@@ -163,8 +163,15 @@ impl Node {
         names.iter().try_for_each(|name| trial.apply(&invite(name)))?;
         let mut tokens = Vec::new();
         for name in names {
-            self.change(&invite(name))?;
-            let token = desk.issue(&name.parse()?, roles, self.file.address, TOKEN_LIFE)?;
+            let invited = self.change(&invite(name))?.node_named(name)?.id;
+            let certified = name.parse()?;
+            let token = desk.issue(&certified, roles, self.file.address, TOKEN_LIFE)?;
+            // Another node may have invited it once more before this token was there to be void.
+            if self.cluster().node_named(name).map(|node| node.id) != Ok(invited) {
+                desk.withdraw(&certified)?;
+                let detail = format!("{name} was added on another node at the same time");
+                return Err(Error::new(ErrorKind::Busy, detail));
+            }
             tokens.push((name.clone(), format!("{token}@{}", self.file.node)));
         }
         Ok(tokens)

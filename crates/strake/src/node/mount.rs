@@ -27,7 +27,17 @@ impl Node {
         let dir = self.dir.mount_dir(&fs.name)?;
         std::fs::create_dir_all(dir.root())?;
         if self.is_mounted(&fs.name)? {
-            return Ok(format!("{} is mounted at {} already", fs.name, fs.mount.display()));
+            let place = dir.read_config()?.mount;
+            let is_usual =
+                self.cluster().fs_named(&fs.name).is_ok_and(|known| known.mount == fs.mount);
+            let sentence = format!("{} is mounted at {} already", fs.name, place.display());
+            // Another place was asked for.
+            if place != fs.mount && !is_usual {
+                let (name, node) = (&fs.name, &self.file.node);
+                let detail = format!("{sentence}: `strake fs umount {name} -N {node}` first");
+                return Err(Error::new(ErrorKind::Busy, detail));
+            }
+            return Ok(sentence);
         }
         let mut config = mount_config(self, &self.cluster(), fs);
         if dir.is_formatted() {
