@@ -16,7 +16,7 @@
 //! (`serverAuth`). So a client's certificate cannot serve, by two independent checks.
 //!
 //! **Files** of a node, mode 0600: `node.key` (PKCS #8), `node.crt`, `ca.crt`, all PEM. The
-//! authority's `ca.key` is only at the node that issues certificates ([`crate::authority`]).
+//! authority's `ca.key` is only at nodes that issue certificates ([`crate::authority`]).
 
 use crate::certificate_end::end_of;
 use crate::detour::Detours;

@@ -139,6 +139,7 @@ fn say_what_is_lost(lost: &LostMajority) {
         );
     }
     println!(
-        "  Mounts of {fs} go on. Files that are open give errors until they are opened again."
+        "  Mounts of {fs} go on, without what was not durable yet. Files that are open give errors \
+         until they are opened again."
     );
 }

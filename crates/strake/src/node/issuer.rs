@@ -189,7 +189,7 @@ impl Node {
             "{name} is a node of this cluster already, and answers: `strake node delete {name}` \
              first, if it is to join anew"
         );
-        Err(Error::new(ErrorKind::Busy, detail))
+        Err(Error::new(ErrorKind::Invalid, detail))
     }
 
     /// True if this node may have the key.

@@ -283,8 +283,8 @@ impl Quorum {
             );
         }
         if self.replica.status().role == RoleName::Asking {
-            let applied = self.applied.lock();
-            let gone = applied.as_ref().unwrap_or(&self.first).deleted_nodes();
+            let known = self.applied.lock().clone();
+            let gone = known.as_ref().unwrap_or(&self.first).deleted_nodes();
             self.replica.give_up_on(&gone.map(|id| ReplicaId(id.0)).collect());
         }
         if !self.leads() {
