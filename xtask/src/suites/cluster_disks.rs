@@ -222,7 +222,7 @@ fn a_node_that_goes(place: &Place<'_>, checks: &mut Checks) -> Result<(), String
     place.succeeds("add-x", place.on_mount_of("n1", "disk add x1 x2"))?;
     let files = FILES + 2..FILES + 4;
     files.clone().try_for_each(|file| write(place, file))?;
-    let held = refused_by(place, place.on("n1", "node delete n1 --empty"), "n1 has demo mounted");
+    let held = place.refused(place.on("n1", "node delete n1 --empty"), "n1 has demo mounted");
     checks.record("refused: node delete n1 --empty", held);
     let deleted = place.succeeds("delete-n4", place.on("n2", "node delete n4 --empty"));
     checks.record("a node is emptied and deleted", deleted);
