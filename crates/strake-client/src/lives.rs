@@ -340,7 +340,7 @@ impl Vfs for Lives {
     }
 
     fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened> {
-        // What O_TRUNC has changed by then is to be changed in any case.
+        // An attempt with O_TRUNC may have cut the file already. The caller wants it cut anyhow.
         let (opened, life) = self.looked_in(|vfs| vfs.open(caller, ino, flags));
         opened.map(|opened| Opened { handle: Handle(with_life(opened.handle.0, life)), ..opened })
     }

@@ -127,7 +127,7 @@ pub trait Passes: Send + Sync {
     fn place_of(&self, node: &NodeName) -> Option<Endpoint>;
 }
 
-/// Where a server finds its desk, which may come while it serves.
+/// The place of a server's desk. The desk may come while the server serves.
 pub type DeskPlace = Arc<OnceLock<JoinDesk>>;
 
 /// A node as a server.

@@ -1,4 +1,4 @@
-//! Which nodes issue certificates: those that have the key of the cluster's authority.
+//! The nodes that issue certificates: those that have the key of the cluster's authority.
 //!
 //! The node that made the cluster has it from the start and is the first *keeper*. Every other node
 //! of the quorum gets a copy, and says so in the records (`node/issuer.rs`). When the keeper leaves

@@ -33,11 +33,11 @@ use strake_replica::types::Position;
 const VERSION: u8 = 1;
 /// Of [`Entry::Found`].
 const FOUND_VERSION: u8 = 5;
-/// The same, of records in which the keeper alone issues certificates.
+/// The version of [`Entry::Found`] with records in which the keeper alone issues certificates.
 const FOUND_WITHOUT_ISSUERS: u8 = 4;
-/// The same, of records in which each NSD has one server.
+/// The version of [`Entry::Found`] with records in which each NSD has one server.
 const FOUND_WITHOUT_SHARED: u8 = 3;
-/// The same, of records of the first feature level.
+/// The version of [`Entry::Found`] with records of the first feature level.
 const FOUND_WITHOUT_LEVEL: u8 = 2;
 
 /// An entry of the log. A new variant goes at the end: entries are stored.

@@ -1,5 +1,4 @@
-//! Which log of a file system's metadata is in force, if it is not the first one (R31, decision
-//! 0078).
+//! The logs of metadata that went on without a majority (R31, decision 0078).
 
 use super::records::{Cluster, NodeNumber, Usage};
 use serde::{Deserialize, Serialize};
@@ -12,7 +11,7 @@ use strake_proto::{Error, ErrorKind, FsId, NsdId, Result};
 pub(super) struct MetadataLog {
     pub(super) fs: FsId,
     log: LogId,
-    /// The NSDs of nodes that were lost when it began.
+    /// The NSDs that were lost when it began.
     lost: Vec<NsdId>,
 }
 
@@ -31,7 +30,7 @@ impl Cluster {
         known.map_or_else(LogId::default, |known| known.log)
     }
 
-    /// The NSDs of nodes that were lost when that log began.
+    /// The NSDs that were lost when that log began.
     pub(crate) fn lost_before_log(&self, fs: FsId) -> Vec<NsdId> {
         let known = self.metadata_logs.iter().find(|known| known.fs == fs);
         known.map_or_else(Vec::new, |known| known.lost.clone())

@@ -47,7 +47,7 @@ impl Node {
     /// # Errors
     /// Those of its journal.
     pub(super) fn join_quorum(self: &Arc<Node>) -> Result<()> {
-        if !self.own.identity().roles.has(strake_proto::Role::Quorum) {
+        if !self.is_of_quorum() {
             return Ok(());
         }
         let first = self.cluster();

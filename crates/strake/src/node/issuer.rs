@@ -1,4 +1,4 @@
-//! Which nodes let others join: those with the key of the cluster's authority.
+//! The nodes at which others join: those with the key of the cluster's authority.
 //!
 //! The node that made the cluster has the key. Every other node of the quorum asks for a copy, over
 //! an encrypted connection, stores it, and has the records say that it issues certificates
@@ -20,7 +20,7 @@ use strake_crew::Place;
 use strake_env::RealClock;
 use strake_net::{AuthorityCopy, Cipher, ClusterAuthority, DeskPlace, JoinDesk, NodeCredentials};
 use strake_proto::feature::Feature;
-use strake_proto::{Error, ErrorKind, Result, Role, Roles};
+use strake_proto::{Error, ErrorKind, Result, Roles};
 use tracing::{info, warn};
 
 /// How long a join token is good for.
@@ -190,10 +190,5 @@ impl Node {
              first, if it is to join anew"
         );
         Err(Error::new(ErrorKind::Invalid, detail))
-    }
-
-    /// True if this node may have the key.
-    pub(super) fn is_of_quorum(&self) -> bool {
-        self.own.identity().roles.has(Role::Quorum)
     }
 }

@@ -334,6 +334,11 @@ impl Node {
         self.quorum.lock().clone()
     }
 
+    /// True if this node is one of those that keep the cluster's records.
+    pub(super) fn is_of_quorum(&self) -> bool {
+        self.own.identity().roles.has(Role::Quorum)
+    }
+
     /// Where a node is, if it has joined.
     pub(super) fn place(&self, node: NodeNumber) -> Option<Place> {
         let cluster = self.cluster.lock();

@@ -154,7 +154,7 @@ fn of_file_system(
     }))
 }
 
-/// What another node has said, if it did.
+/// The answer of another node. `None` if it is silent.
 fn said<'a>(records: &Cluster, words: &'a [Word], node: NodeNumber) -> Option<&'a NodeState> {
     let name = records.node_name(node);
     let (_, state) = words.iter().find(|word| word.0 == name)?;
@@ -179,8 +179,8 @@ fn answering(
     Some(GoesOn { node, nsd: (nsd.id, nsd.name.clone()), last, changed: None })
 }
 
-/// With which copy a file system goes on whose metadata has no majority, while the records have
-/// theirs. `states` has a word of each node.
+/// Finds the copy with which a file system goes on whose metadata has no majority, while the
+/// records have theirs. `states` has a word of each node.
 ///
 /// # Errors
 /// `Invalid` if it has a majority, or somebody serves it.
