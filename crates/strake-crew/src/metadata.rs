@@ -19,10 +19,12 @@
 //! said before, so it need not ask them whether its disk was put back.
 
 mod logs;
+mod scrubbed;
 
 use crate::crew::{Crew, Lead};
 pub use logs::{KnownCopy, LogId, identity, look_at};
 use logs::{follow_log, journal_fault};
+pub use scrubbed::{PartNow, ScrubbedWithCopy};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,9 +2,9 @@
 //! mends what is bad or missing.
 //!
 //! **First everything but strips:** superblock, log and index of every NSD, and every copy of the
-//! metadata. Each of them mends itself, except an index that has lost something. The NSD of such an
-//! index is noted as having missed writes, the rest of its index is written anew, and a recovery
-//! copies what is missing.
+//! metadata, which in a cluster comes with the NSD that it is on. Each of them mends itself, except
+//! an index that has lost something. The NSD of such an index is noted as having missed writes, the
+//! rest of its index is written anew, and a recovery copies what is missing.
 //!
 //! **Then every strip of every file.** A block is first read without its lock. Strips that are bad
 //! on their disks are put right by the version that they have, which needs no token and no lock. If

@@ -29,6 +29,7 @@ mod node_store;
 mod port;
 mod rule;
 mod saver;
+mod scrub;
 
 use crate::ahead::Ahead;
 use crate::log_entry::{self, LogEntry};
@@ -49,7 +50,8 @@ use strake_env::{Clock, Disk, Stops, WaitNames};
 use strake_proto::meta::MetaOp;
 use strake_proto::{Error, ErrorKind, FeatureLevel, NsdId, Result, Timestamp};
 use strake_replica::journal::{Identity, Journal};
-use strake_replica::types::Stamp;
+use strake_replica::membership::Membership;
+use strake_replica::types::{ReplicaId, Stamp};
 use strake_replica::{Machine, Replica};
 use strake_store::{Container, Kv, KvRole};
 use tracing::{error, warn};
@@ -117,12 +119,17 @@ pub fn open_store(
     let Ok((_, _, log)) = Journal::open(Arc::clone(journal), identity, 0) else {
         return Err(damage);
     };
-    if log.membership().voters.len() < 2 {
+    if !others_vote(log.membership(), identity.replica) {
         return Err(damage);
     }
     warn!(target: "metadata", "{damage}: the store is made anew from other nodes'");
     region().clear()?;
     Kv::open(region(), cache_bytes)
+}
+
+/// Whether another replica than `own` votes.
+fn others_vote(members: &Membership, own: ReplicaId) -> bool {
+    members.voters.iter().any(|voter| *voter != own)
 }
 
 /// One node's part of the metadata; see the module.
@@ -223,9 +230,10 @@ impl ReplicatedMeta {
         }
     }
 
-    /// Whether other nodes vote too. Then a majority may have what this one lacks.
+    /// Whether other nodes vote. Then they may have what this one lacks.
     fn has_others(&self) -> bool {
-        self.replica.status().membership.voters.len() > 1
+        let status = self.replica.status();
+        others_vote(&status.membership, status.id)
     }
 
     /// Reads the whole store past all caches. True if a page is damaged and stays so.

@@ -157,7 +157,8 @@ pub enum MetaQuery {
     /// ▶ [`MetaReply::Checked`]: walks all records and verifies reference counts.
     Check,
     /// ▶ [`MetaReply::CopyScrubbed`]: verifies a part of a copy of the metadata (log, pages), past
-    /// all caches, and mends damage. The answers to other questions stay the same.
+    /// all caches, and mends damage. The answers to other questions stay the same. In a cluster
+    /// there is none: each copy is scrubbed with its NSD ([`crate::nsd::NsdRequest::Scrub`]).
     ScrubCopy {
         /// The copy on this NSD, or the next one above.
         nsd: NsdId,

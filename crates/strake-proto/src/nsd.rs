@@ -193,7 +193,8 @@ pub enum NsdRequest {
         data: bool,
     },
     /// Verifies a part of the NSD's own records (superblock, log, pages of the index), past all
-    /// caches, and mends what it can; replies [`NsdReply::Scrubbed`].
+    /// caches, and mends what it can; replies [`NsdReply::Scrubbed`]. The parts of a copy of a
+    /// cluster's metadata that is on the NSD come after them.
     Scrub {
         /// The part: 0 for the first, then as the reply says.
         part: u64,

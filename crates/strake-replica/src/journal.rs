@@ -41,6 +41,7 @@
 //! `record.rs` describes records.
 
 mod record;
+mod verify;
 
 use crate::core::{Batch, Hard};
 use crate::entry::{Entry, Payload, Snapshot};
@@ -52,6 +53,7 @@ use record::{BLOCK_BYTES, Head, Record};
 use std::sync::Arc;
 use strake_env::{AlignedBuffer, Disk};
 use strake_proto::{ClusterId, Term};
+pub(crate) use verify::Span;
 
 const MAGIC: &[u8; 8] = b"STRAKErs";
 const VERSION: u32 = 1;
@@ -277,7 +279,7 @@ impl Journal {
         let area_bytes = area_bytes(disk.as_ref())?;
         let epoch = find_epoch(disk.as_ref(), identity, area_bytes)?;
         let area = read_area(disk.as_ref(), area_bytes, epoch)?;
-        let kept = read_records(&area, identity, epoch)?;
+        let (kept, _) = read_records(&area, identity, epoch)?;
         let other = read_area(disk.as_ref(), area_bytes, epoch + 1)?;
         let is_newer = |head: &Head| head.epoch > epoch && head.sequence > 0;
         if record::find(&other, 0, identity, is_newer) {
@@ -455,8 +457,9 @@ fn newest_superblock(disk: &dyn Disk, bytes: u64) -> Result<(Identity, u64), Jou
     })
 }
 
-/// What the records of an area say, up to the first one that a crash has left incomplete.
-fn read_records(area: &[u8], identity: Identity, epoch: u64) -> Result<Kept, JournalError> {
+/// What the records of an area say, up to the first one that a crash has left incomplete, and how
+/// many they are.
+fn read_records(area: &[u8], identity: Identity, epoch: u64) -> Result<(Kept, u64), JournalError> {
     let mut kept = Kept::default();
     let (mut at, mut sequence) = (0usize, 0u64);
     while let Some((head, body)) = record::at(area, at, identity) {
@@ -478,7 +481,7 @@ fn read_records(area: &[u8], identity: Identity, epoch: u64) -> Result<Kept, Jou
     if record::find(area, at, identity, knows_better) {
         return Err(JournalError::Damaged("a record is bad that was durable"));
     }
-    Ok(kept)
+    Ok((kept, sequence))
 }
 
 #[cfg(test)]

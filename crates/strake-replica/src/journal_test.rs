@@ -185,6 +185,42 @@ fn a_lost_superblock_with_records_of_its_epoch_is_refused() {
 }
 
 #[test]
+fn a_damaged_journal_in_use_is_found_and_written_anew() {
+    let mut found = 0;
+    for seed in test_seeds(0, 60 * test_scale()) {
+        let mut rng = Rng::new(seed);
+        let disk = created();
+        let (mut journal, hard, log) = open(&disk).expect("it was made");
+        let mut model = Model::of(&hard, &log);
+        for _ in 0..rng.index(12) {
+            journal.write(&model.step(&mut rng)).expect("the disk works");
+            journal.span().verify().expect("it is whole, synced or not");
+        }
+        let span = journal.span();
+        // A place in the superblock or the records in force.
+        let places = span.at + SUPERBLOCK_BYTES as u64;
+        let at = match rng.below(places).checked_sub(SUPERBLOCK_BYTES as u64) {
+            Some(at) => area_at(journal.area_bytes, journal.epoch) + at,
+            None => (journal.epoch % 2) * BLOCK_BYTES as u64 + rng.below(SUPERBLOCK_BYTES as u64),
+        };
+        disk.flip(at, 1 << rng.below(8));
+        span.verify().expect_err("every byte of it counts");
+        if rng.one_in(3) {
+            // The thread that writes goes on before it hears of the damage.
+            journal.write(&model.step(&mut rng)).expect("the disk works");
+        }
+        let is_in_force = journal.epoch == span.epoch;
+        assert_eq!(journal.renew(span.epoch).expect("the disk works"), is_in_force);
+        assert!(!journal.renew(span.epoch).expect("the disk works"), "once is enough");
+        journal.span().verify().expect("it is whole again");
+        let (_, hard, log) = open(&disk).expect("it is whole again");
+        assert_eq!(Model::of(&hard, &log).without_life(), model.without_life(), "seed {seed}");
+        found += usize::from(is_in_force);
+    }
+    assert!(found > 40, "{found} found");
+}
+
+#[test]
 fn a_journal_serves_its_own_replica_only() {
     let disk = SimDisk::new(DISK_BYTES);
     assert!(matches!(open(&disk).map(|_| ()), Err(JournalError::Missing)));

@@ -15,7 +15,7 @@
 mod threads;
 
 use crate::core::{ChangeRefusal, Config, Core, MemberStatus, Refusal, RoleName, Word};
-use crate::journal::{Identity, Journal, JournalError};
+use crate::journal::{Identity, Journal, JournalError, Span};
 use crate::machine::{Machine, Transport};
 use crate::membership::Membership;
 use crate::message::{MessageError, decode};
@@ -105,6 +105,15 @@ pub struct Status {
     pub ended: Option<Arc<str>>,
 }
 
+/// What was found when the journal was read again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// Bytes read.
+    pub bytes: u64,
+    /// What was damaged, if anything was. It has been written anew.
+    pub damage: Option<String>,
+}
+
 /// How a proposal ended.
 enum Outcome {
     Applied(Vec<u8>),
@@ -128,6 +137,12 @@ struct State {
     read_count: u64,
     /// Whether a caller has heard that it went on without all answers.
     was_content: bool,
+    /// What is in force in the journal.
+    span: Span,
+    /// The epoch of the journal that is to be written anew, if it is in force.
+    renews: Option<u64>,
+    /// The last epoch for which that was done.
+    renewed: Option<u64>,
 }
 
 struct Shared {
@@ -178,6 +193,9 @@ impl Replica {
             reads: BTreeMap::new(),
             read_count: 0,
             was_content: false,
+            span: journal.span(),
+            renews: None,
+            renewed: None,
         };
         let state = Mutex::new(state);
         let (work, done) = (Condvar::new(), Condvar::new());
@@ -380,6 +398,29 @@ impl Replica {
         let mut state = self.shared.state.lock();
         state.core.give_up_on(gone);
         self.shared.wake(&mut state);
+    }
+
+    /// Reads the journal again, and has it written anew if it is damaged. Everything that is in
+    /// force is in memory too.
+    ///
+    /// # Errors
+    /// If the replica has ended; [`Failure::Unknown`] if time is up.
+    pub fn verify_journal(&self, limit: Duration) -> Result<Verified, Failure> {
+        let span = self.enter()?.span.clone();
+        let mut verified = Verified { bytes: span.bytes(), damage: None };
+        let Err(damage) = span.verify() else { return Ok(verified) };
+        let mut state = self.enter()?;
+        if state.span.epoch == span.epoch {
+            state.renews = Some(span.epoch);
+            self.shared.wake(&mut state);
+            self.wait(&mut state, "replica journal", "is written anew", limit, |state| {
+                (state.span.epoch != span.epoch).then_some(())
+            })?;
+            // By itself it begins another epoch too. Then nobody misses what this one had.
+            let is_renewed = state.renewed == Some(span.epoch);
+            verified.damage = is_renewed.then(|| damage.to_string());
+        }
+        Ok(verified)
     }
 
     /// Its word so far, for the next life in this process ([`Config::earlier`]).

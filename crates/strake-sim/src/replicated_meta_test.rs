@@ -2,7 +2,7 @@
 //! disks, clients that change, sync and ask, and everything that may happen to a node meanwhile.
 //!
 //! `cluster.rs` has the nodes and their faults, `client.rs` what a session does, `scenes.rs` what
-//! chance meets too seldom. Judged is:
+//! chance meets too seldom, `scrubs.rs` bits that flip. Judged is:
 //! - A change that is sent again to another leader gets the answer that it had.
 //! - A name that a client was told is durable is there whenever anybody is answered afterwards.
 //! - In the end every store has the same records, and the names are exactly those that the clients
@@ -12,6 +12,7 @@
 mod client;
 mod cluster;
 mod scenes;
+mod scrubs;
 
 use client::{Client, Tally, World};
 use cluster::{Cluster, Loss};

@@ -133,17 +133,46 @@ fn node_is_lost(place: &Place<'_>) -> Result<(), String> {
     place.succeeds("umount-without", place.on(one, "fs umount demo --force"))
 }
 
-/// Damages what a disk of n3 keeps about itself.
+/// Damages what a disk of n3 keeps about itself, and the journal of the metadata's copy on it.
 fn scrubbed_from_another_node(place: &Place<'_>) -> Result<(), String> {
     let mut find = std::process::Command::new("find");
     find.arg(place.root.join("n3")).args(["-name", "container"]);
     let found = place.run("find", find)?.success()?.output();
-    super::degraded::damage(std::path::Path::new(found.trim()))?;
+    let container = std::path::Path::new(found.trim());
+    super::degraded::damage(container)?;
+    damage_journal(container)?;
     place.succeeds("scrub", place.on_mount_of("n1", "fs scrub start"))?;
-    super::degraded::wait_for_scrub(1, || {
+    super::degraded::wait_for_scrub(2, || {
         let status = place.on_mount_of("n2", "fs scrub status");
         Ok(place.run("scrub-status", status)?.success()?.output())
-    })
+    })?;
+    let is_new = !journal_superblocks(container)?.is_empty();
+    expect("a superblock of the journal is written anew", is_new, true)
+}
+
+/// Damages both superblocks of the journal of the metadata's copy on a disk.
+fn damage_journal(container: &std::path::Path) -> Result<(), String> {
+    use std::os::unix::fs::FileExt;
+    let superblocks = journal_superblocks(container)?;
+    expect("superblocks of the journal", superblocks.len(), 2)?;
+    let damaged = fs::File::options().write(true).open(container).and_then(|file| {
+        for at in superblocks {
+            file.write_all_at(&[0x5a; 64], at)?;
+        }
+        file.sync_all()
+    });
+    damaged.map_err(text("the disk of n3"))
+}
+
+/// Where the superblocks of the journal of the metadata's copy are on a disk.
+fn journal_superblocks(container: &std::path::Path) -> Result<Vec<u64>, String> {
+    use std::os::unix::fs::FileExt;
+    const BLOCK_BYTES: usize = 4096;
+    let mut start = vec![0; 256 << 20];
+    let length = fs::File::open(container).and_then(|file| file.read_at(&mut start, 0));
+    let length = length.map_err(text("the disk of n3"))?;
+    let blocks = start[..length].chunks(BLOCK_BYTES).zip((0u64..).step_by(BLOCK_BYTES));
+    Ok(blocks.filter(|(block, _)| block.starts_with(b"STRAKErs")).map(|(_, at)| at).collect())
 }
 
 /// All mounts see that a disk is suspended, also when another mount has noted since that the disk

@@ -196,7 +196,7 @@ pub(super) fn wait_for_scrub(
     loop {
         let status = status()?;
         if !status.contains("running") {
-            let is_mended = (pages_min..=2)
+            let is_mended = (pages_min..=3)
                 .any(|pages| status.contains(&format!(" {pages} pages damaged, {pages} mended")));
             return if is_mended && status.contains("complete") { Ok(()) } else { Err(status) };
         }

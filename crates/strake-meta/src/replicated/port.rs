@@ -6,7 +6,7 @@ use crate::ahead::Ahead;
 use crate::log_entry::{LogEntryRef, encode_entry};
 use crate::replicated::node_store::NodeStore;
 use crate::store::moves::{self, Walked};
-use crate::store::scrub::{Ending, PAGES_PER_PART, is_damage};
+use crate::store::scrub::{Ending, is_damage};
 use crate::store::space::{self, PART_FOR_NAMES, part_for};
 use crate::{check, machine as state_machine, query};
 use std::sync::Arc;
@@ -16,12 +16,10 @@ use strake_env::Stop;
 use strake_proto::meta::{
     CountedAnswer, CountedEntry, Counts, MetaCheckReply, MetaEntry, MetaPort, MetaQuery, MetaReply,
 };
-use strake_proto::nsd::ScrubPart;
-use strake_proto::{Error, ErrorKind, FeatureLevel, NsdId, Result, Term};
+use strake_proto::{Error, ErrorKind, FeatureLevel, Result, Term};
 use strake_replica::core::Refusal;
 use strake_replica::replica::Failure;
 use strake_replica::types::{Position, Stamp};
-use tracing::error;
 
 /// How long a change waits before it looks again whether the log has room.
 const ROOM_STEP: Duration = Duration::from_millis(10);
@@ -73,11 +71,7 @@ impl TermPort {
     fn unless_damaged<T>(&self, answer: Result<T>) -> Result<T> {
         match answer {
             Err(fault) if is_damage(&fault) && self.meta.has_others() => {
-                let mut known = self.meta.fault.lock();
-                if known.is_none() {
-                    error!(target: "metadata", "NSD {}: {fault}", self.meta.options.nsd);
-                    *known = Some(fault);
-                }
+                self.meta.give_way(fault);
                 Err(gone())
             }
             answer => answer,
@@ -215,36 +209,6 @@ impl TermPort {
         self.under_lease(self.unless_damaged(checked))
     }
 
-    /// Scrubs a part of this node's store.
-    fn scrub(&self, nsd: NsdId, part: u64) -> Result<Option<(NsdId, ScrubPart)>> {
-        let own = self.meta.options.nsd;
-        if nsd > own {
-            return Ok(None);
-        }
-        let run = if nsd == own { part } else { 0 };
-        let pages = self.meta.kv.verify(run.saturating_mul(PAGES_PER_PART), PAGES_PER_PART)?;
-        let mut found = ScrubPart {
-            next: pages.next.map(|_| run + 1),
-            bytes: pages.bytes,
-            bad: pages.damaged,
-            mended: pages.mended,
-            ..ScrubPart::default()
-        };
-        if pages.damaged > pages.mended {
-            // Afterwards the whole store is new, or another node leads.
-            found.next = None;
-            let what = format!("{} pages of the metadata are damaged", pages.damaged);
-            found.fault = Some(match self.unless_damaged(self.meta.kv.renew(false)) {
-                Ok(_) => {
-                    found.mended = found.bad;
-                    format!("{what}; the store has been made anew")
-                }
-                Err(error) => format!("{what}, and the store cannot be made anew: {error}"),
-            });
-        }
-        Ok(Some((own, found)))
-    }
-
     fn add_space(&self, counts: &mut Counts) {
         counts.metadata_bytes = self.meta.kv.weight();
         let free = || space::free(&self.meta.kv, PART_FOR_NAMES);
@@ -255,9 +219,8 @@ impl TermPort {
 impl MetaPort for TermPort {
     fn query(&self, query: &MetaQuery) -> Result<MetaReply> {
         match query {
-            MetaQuery::ScrubCopy { nsd, part } => {
-                return self.scrub(*nsd, *part).map(MetaReply::CopyScrubbed);
-            }
+            // Each copy is scrubbed with the NSD that it is on ([`ReplicatedMeta::scrub`]).
+            MetaQuery::ScrubCopy { .. } => return Ok(MetaReply::CopyScrubbed(None)),
             MetaQuery::Check => return self.check(&Stop::default()).map(MetaReply::Checked),
             MetaQuery::CheckAs { number } => {
                 let check = |stop: &Stop| self.check(stop);

@@ -18,6 +18,13 @@ use strake_proto::Term;
 /// The core looks at the time so often in each heartbeat.
 const TICKS_PER_HEARTBEAT: u32 = 4;
 
+/// What the thread `replica-journal` is to do.
+enum Order {
+    Write(Batch),
+    /// Write everything anew, if this epoch is in force.
+    Renew(u64),
+}
+
 /// What the thread `replica-apply` is to do.
 enum Work {
     Install(Arc<Snapshot>),
@@ -35,7 +42,7 @@ pub(super) fn start(
     machine: Machine,
     applied: Position,
 ) -> io::Result<Vec<JoinHandle<()>>> {
-    let (batches, to_write) = channel();
+    let (orders, to_write) = channel();
     let (work, to_apply) = channel();
     let spawn =
         |name: &str, run: Box<dyn FnOnce() + Send>| Builder::new().name(name.to_owned()).spawn(run);
@@ -47,7 +54,7 @@ pub(super) fn start(
         Machine::Carried(machine) => apply_all(&for_apply, machine, &to_apply),
         Machine::Keeping(machine) => drive_keeping(&for_apply, machine, applied, &to_apply),
     });
-    let core = Box::new(move || run_core(&for_core, &batches, &work));
+    let core = Box::new(move || run_core(&for_core, &orders, &work));
     Ok(vec![
         spawn("replica-journal", journal)?,
         spawn("replica-apply", apply)?,
@@ -56,7 +63,7 @@ pub(super) fn start(
 }
 
 /// Takes what the core says, and hands it on.
-fn run_core(shared: &Shared, batches: &Sender<Batch>, work: &Sender<Work>) {
+fn run_core(shared: &Shared, orders: &Sender<Order>, work: &Sender<Work>) {
     let tick = shared.config.heartbeat / TICKS_PER_HEARTBEAT;
     loop {
         let mut state = shared.state.lock();
@@ -75,11 +82,15 @@ fn run_core(shared: &Shared, batches: &Sender<Batch>, work: &Sender<Work>) {
         let is_stable = state.core.stable() >= state.applied && !state.core.lacks();
         let takes_snapshot = is_stable && std::mem::take(&mut state.wants_snapshot);
         note_reads(&mut state, &output);
+        let renews = state.renews.take();
         drop(state);
         if let Some(fault) = output.fault {
             return shared.end(&fault.to_string());
         }
-        hand_on(shared, output, takes_snapshot, batches, work);
+        hand_on(shared, output, takes_snapshot, orders, work);
+        if let Some(epoch) = renews {
+            let _ = orders.send(Order::Renew(epoch));
+        }
         shared.done.notify_all();
     }
 }
@@ -97,11 +108,11 @@ fn hand_on(
     shared: &Shared,
     output: Output,
     takes_snapshot: bool,
-    batches: &Sender<Batch>,
+    orders: &Sender<Order>,
     work: &Sender<Work>,
 ) {
     if let Some(batch) = output.persist {
-        let _ = batches.send(batch);
+        let _ = orders.send(Order::Write(batch));
     }
     for envelope in output.send {
         shared.transport.send(envelope.to, encode(shared.cluster, &envelope));
@@ -122,21 +133,41 @@ fn hand_on(
 }
 
 /// Writes steps. All that wait share one sync.
-fn write_all(shared: &Shared, mut journal: Journal, batches: &Receiver<Batch>) {
-    while let Ok(first) = batches.recv() {
+fn write_all(shared: &Shared, mut journal: Journal, orders: &Receiver<Order>) {
+    while let Ok(first) = orders.recv() {
         let mut waiting = vec![first];
-        waiting.extend(std::iter::from_fn(|| batches.try_recv().ok()));
-        let is_synced = waiting.iter().any(|batch| batch.sync);
-        let ticket = waiting.iter().map(|batch| batch.ticket).max().unwrap_or_default();
-        let written = waiting.iter().try_for_each(|batch| journal.write(batch));
+        waiting.extend(std::iter::from_fn(|| orders.try_recv().ok()));
+        let batches = waiting.iter().filter_map(|order| match order {
+            Order::Write(batch) => Some(batch),
+            Order::Renew(_) => None,
+        });
+        let is_synced = batches.clone().any(|batch| batch.sync);
+        let ticket = batches.map(|batch| batch.ticket).max();
+        let mut renewed = None;
+        let mut obey = |order: &Order| match order {
+            Order::Write(batch) => journal.write(batch),
+            Order::Renew(epoch) => {
+                renewed = journal.renew(*epoch)?.then_some(*epoch).or(renewed);
+                Ok(())
+            }
+        };
+        let written = waiting.iter().try_for_each(&mut obey);
         let outcome = written.and_then(|()| if is_synced { journal.sync() } else { Ok(()) });
         if let Err(fault) = outcome {
             return shared.end(&fault.to_string());
         }
         let now = shared.clock.monotonic();
         let mut state = shared.state.lock();
-        state.core.persisted(now, ticket, is_synced);
+        state.span = journal.span();
+        state.renewed = renewed.or(state.renewed);
+        if let Some(ticket) = ticket {
+            state.core.persisted(now, ticket, is_synced);
+        }
         shared.wake(&mut state);
+        drop(state);
+        if renewed.is_some() {
+            shared.done.notify_all();
+        }
     }
 }
 

@@ -2,15 +2,17 @@
 //! the others that can be cut.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use strake_env::disk::sim::Sequence;
 use strake_env::sync::Mutex;
-use strake_env::{Clock, Disk, RealClock, Rng, SimDisk};
+use strake_env::{AlignedBuffer, Clock, Disk, RealClock, Rng, SimDisk};
 use strake_meta::replicated::{
     ReplicatedMeta, ReplicatedOptions, Rule, Rules, TermPort, open_store,
 };
 use strake_proto::meta::MetaOp;
+use strake_proto::nsd::ScrubPart;
 use strake_proto::{ClusterId, Error, ErrorKind, FeatureLevel, FsId, NsdId};
 use strake_replica::core::{Config, RoleName};
 use strake_replica::journal::{Identity, Journal};
@@ -114,6 +116,15 @@ fn format_store(id: ReplicaId, disk: &Arc<SimDisk>) {
         seed: u64::from(id.0),
     };
     Container::format(disk.clone() as Arc<dyn Disk>, &options).expect("formats");
+}
+
+/// Flips a bit of a byte that is not 0.
+fn flip(disk: &SimDisk, within: Range<u64>, rng: &mut Rng) {
+    let mut bytes = AlignedBuffer::zeroed((within.end - within.start) as usize);
+    disk.read_at(within.start, &mut bytes).expect("reads");
+    let written: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != 0).collect();
+    let at = within.start + written[rng.index(written.len())] as u64;
+    disk.flip(at, 1 << rng.below(8));
 }
 
 impl Cluster {
@@ -326,6 +337,43 @@ impl Cluster {
             }
         }
         kv.forget_caches();
+    }
+
+    /// Makes a checkpoint of a node's store, and forgets what caches have of it.
+    pub(super) fn settle(&self, id: ReplicaId) {
+        let nodes = self.nodes.lock();
+        let kv = nodes[&id].kv.as_ref().expect("it is up");
+        kv.checkpoint().expect("there is space");
+        kv.forget_caches();
+    }
+
+    /// Flips a bit of what is written on the disk of a node's journal.
+    pub(super) fn flip_in_journal(&self, id: ReplicaId, rng: &mut Rng) {
+        let journal = Arc::clone(&self.nodes.lock()[&id].journal);
+        flip(&journal, 0..JOURNAL_BYTES, rng);
+    }
+
+    /// Flips a bit of what is written in a node's store.
+    pub(super) fn flip_in_store(&self, id: ReplicaId, rng: &mut Rng) {
+        let store = Arc::clone(&self.nodes.lock()[&id].store);
+        let container = Container::open(store.clone() as Arc<dyn Disk>).expect("opens");
+        let chunk = container.superblock().metadata_kv.chunks[0];
+        flip(&store, container.geometry().chunk_range(chunk), rng);
+    }
+
+    /// Scrubs all parts of a node's copy.
+    pub(super) fn scrub(&self, id: ReplicaId) -> ScrubPart {
+        let meta = Arc::clone(self.nodes.lock()[&id].meta.as_ref().expect("it is up"));
+        let (mut sum, mut next) = (ScrubPart::default(), Some(0));
+        while let Some(part) = next {
+            let found = meta.scrub(part).expect("its disks can be read");
+            assert_eq!(found.bad > 0, found.fault.is_some(), "{found:?}");
+            sum.bytes += found.bytes;
+            sum.bad += found.bad;
+            sum.mended += found.mended;
+            next = found.next;
+        }
+        sum
     }
 
     /// Ends nodes that cannot go on, and starts them again on what their disks have.

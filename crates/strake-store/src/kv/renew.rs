@@ -62,6 +62,9 @@ impl Kv {
         let Some(writer) = &mut *writer else {
             return Ok(Renewed { applied: self.layers.read().applied, is_whole: true });
         };
+        if writer.is_closed {
+            return Err(Error::new(ErrorKind::Io, "the key-value store is closed"));
+        }
         let (frozen, applied) = {
             let mut layers = self.layers.write();
             let frozen = Arc::new(std::mem::take(&mut layers.active));

@@ -5,9 +5,10 @@ use crate::data_dir::{DataDir, NodeConfig};
 use crate::disks::{DiskUser, Disks};
 use std::fs::File;
 use std::sync::Arc;
-use strake_crew::metadata::{ContainerOf, LogId};
+use strake_crew::metadata::{ContainerOf, LogId, ScrubbedWithCopy};
 use strake_crew::{Crew, Metadata, MetadataParts};
 use strake_env::RealClock;
+use strake_env::sync::Mutex;
 use strake_net::{Door, Service};
 use strake_observe::Observe;
 use strake_proto::nsd::NsdPort;
@@ -20,11 +21,14 @@ use tracing::error;
 /// Gives what this node's part of the metadata is made of.
 pub(crate) type PartsFor = Box<dyn FnOnce(ContainerOf) -> MetadataParts>;
 
+/// A node's part of the metadata, if it has one.
+type Part = Mutex<Option<Arc<Metadata>>>;
+
 /// See the head of this file.
 pub(crate) struct Member {
     disks: Arc<Disks>,
     config: NodeConfig,
-    metadata: Option<Metadata>,
+    metadata: Arc<Part>,
     /// The word of the last part of the metadata, and its place.
     word: Option<((NsdId, LogId), Word)>,
     /// Declared last, so that it is released after the NSDs are closed.
@@ -47,13 +51,14 @@ impl Member {
     ) -> Result<Member> {
         let lock = dir.lock_disks(&RealClock)?;
         let disks = Disks::open(dir, config, observe)?;
-        let user = Arc::new(BehindDoor(Arc::clone(door)));
+        let part = Arc::<Part>::default();
+        let user = Arc::new(BehindDoor { door: Arc::clone(door), part: Arc::clone(&part) });
         for (nsd, port) in disks.ports() {
             user.came(nsd, port);
         }
         disks.watch(None, user)?;
         let mut member =
-            Member { disks, config: config.clone(), metadata: None, word: None, _lock: lock };
+            Member { disks, config: config.clone(), metadata: part, word: None, _lock: lock };
         member.begin_metadata(metadata, door, observe)?;
         Ok(member)
     }
@@ -68,7 +73,8 @@ impl Member {
         door: &Arc<Door>,
         observe: &Arc<Observe>,
     ) -> Result<()> {
-        if let Some(metadata) = self.metadata.take() {
+        let before = self.metadata.lock().take();
+        if let Some(metadata) = before {
             metadata.stop();
             self.word = metadata.word().map(|word| (metadata.place(), word));
         }
@@ -78,15 +84,20 @@ impl Member {
             let mut parts = parts(container_of);
             let of_place = self.word.take_if(|(place, _)| *place == (parts.nsd, parts.log));
             parts.earlier = of_place.map(|(_, word)| word);
-            Metadata::start(parts, door, observe)
+            Metadata::start(parts, door, observe).map(Arc::new)
         };
-        self.metadata = parts.map(start).transpose()?;
+        let next = parts.map(start).transpose()?;
+        *self.metadata.lock() = next;
         Ok(())
+    }
+
+    fn metadata(&self) -> Option<Arc<Metadata>> {
+        self.metadata.lock().clone()
     }
 
     /// The NSD with this node's part of the metadata, if it has one, and the log.
     pub(crate) fn metadata_place(&self) -> Option<(NsdId, LogId)> {
-        self.metadata.as_ref().map(Metadata::place)
+        self.metadata().map(|part| part.place())
     }
 
     /// The container of an NSD, if it can be used.
@@ -107,17 +118,17 @@ impl Member {
 
     /// What the mounts share, if this node serves them.
     pub(crate) fn crew(&self) -> Option<Arc<Crew>> {
-        self.metadata.as_ref()?.crew()
+        self.metadata()?.crew()
     }
 
     /// This node's replica of the metadata, if it has one that runs.
     pub(crate) fn replica(&self) -> Option<Arc<Replica>> {
-        self.metadata.as_ref()?.replica()
+        self.metadata()?.replica()
     }
 
     /// What is wrong with this node's part of the metadata.
     pub(crate) fn metadata_fault(&self) -> Option<String> {
-        self.metadata.as_ref()?.fault()
+        self.metadata()?.fault()
     }
 
     /// The NSDs that it has.
@@ -133,7 +144,7 @@ impl Member {
     /// Ends the services and closes the disks.
     pub(crate) fn finish(self, door: &Door, nsds: &[NsdId]) {
         // The manager ends first, because it uses the NSDs.
-        self.metadata.iter().for_each(Metadata::stop);
+        self.metadata().into_iter().for_each(|part| part.stop());
         nsds.iter().for_each(|nsd| door.end(Service::Nsd(*nsd)));
         self.disks.stop();
         self.disks.give_back();
@@ -141,17 +152,23 @@ impl Member {
 }
 
 /// Serves disks that come behind a door, and ends the service of those that go.
-struct BehindDoor(Arc<Door>);
+struct BehindDoor {
+    door: Arc<Door>,
+    part: Arc<Part>,
+}
 
 impl DiskUser for BehindDoor {
     fn came(&self, nsd: NsdId, port: Arc<dyn NsdPort>) {
-        if let Err(error) = self.0.serve_nsd(nsd, port) {
+        let part = Arc::clone(&self.part);
+        let part = Arc::new(move || part.lock().clone());
+        let port = Arc::new(ScrubbedWithCopy::new(nsd, port, part));
+        if let Err(error) = self.door.serve_nsd(nsd, port) {
             error!(target: "disks", "NSD {nsd} cannot be served: {error}");
         }
     }
 
     fn went(&self, nsd: NsdId) {
         // This waits for requests under way. They end within the limit for the disk's I/O.
-        self.0.end(Service::Nsd(nsd));
+        self.door.end(Service::Nsd(nsd));
     }
 }

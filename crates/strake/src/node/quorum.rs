@@ -12,7 +12,8 @@
 //!
 //! **The journal** is the file `log-N` of the node's directory, where N is the generation of the
 //! records. It is made once. A node that had one and has lost it keeps the records no more: it
-//! cannot know what it has promised to the others (R26). It still serves its disks.
+//! cannot know what it has promised to the others (R26). It still serves its disks. So the file is
+//! read again each hour, and a damaged one is written anew while memory has all of it.
 
 use super::dir::NodeDir;
 use super::messages::ReplicaState;
@@ -25,7 +26,8 @@ use std::time::Duration;
 use strake_crew::Introduce;
 use strake_crew::metadata::{CONTENT_AFTER, Ways as _};
 use strake_env::disk::file::{Allocation, FileDisk};
-use strake_env::{Disk, Links, RealClock};
+use strake_env::sync::Mutex;
+use strake_env::{Clock, Disk, Links, RealClock};
 use strake_net::{ReplicaPort, WaitNames};
 use strake_proto::{ClusterId, Error, ErrorKind, FeatureLevel, Result, feature};
 use strake_replica::core::{ChangeRefusal, Config, Refusal, RoleName};
@@ -35,7 +37,7 @@ use strake_replica::membership::Membership;
 use strake_replica::replica::{Failure, Parts};
 use strake_replica::types::ReplicaId;
 use strake_replica::{Machine, Replica, StateMachine};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 /// Records have at most this many bytes: those of tens of thousands of nodes, NSDs and mounts.
 const RECORDS_BYTES_MAX: usize = 4 << 20;
@@ -45,6 +47,9 @@ const LOG_BYTES_MAX: usize = 2 << 20;
 const JOURNAL_BYTES: u64 = 2 * 4096 + 2 * (8 << 20);
 /// For a majority to answer, before another node is asked whether it leads by now.
 const MAJORITY_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// The journal is read again so often.
+const VERIFY_EVERY: Duration = Duration::from_secs(3600);
 
 /// What a replica of the records is made of.
 pub(super) struct QuorumParts {
@@ -68,6 +73,8 @@ pub(super) struct Quorum {
     applied: Applied,
     replica: Arc<Replica>,
     ways: Arc<Ways>,
+    /// When the journal is read again.
+    next_verify: Mutex<Duration>,
 }
 
 /// The times and limits of a replica of the records.
@@ -195,7 +202,10 @@ impl Quorum {
             waits,
         })
         .map_err(journal_fault)?;
-        Ok(Quorum { first, own: ReplicaId(own.0), applied, replica: Arc::new(replica), ways })
+        let (own, replica) = (ReplicaId(own.0), Arc::new(replica));
+        // The start has written all of it.
+        let next_verify = Mutex::new(RealClock.monotonic() + VERIFY_EVERY);
+        Ok(Quorum { first, own, applied, replica, ways, next_verify })
     }
 
     /// Takes messages of other replicas.
@@ -269,12 +279,34 @@ impl Quorum {
         self.replica.status().role == RoleName::Leader
     }
 
+    /// Reads the journal again, and has it written anew if it is damaged. Returns whether it was.
+    ///
+    /// # Errors
+    /// If the replica has ended, or does not write within its limit.
+    fn verify(&self) -> Result<bool> {
+        let verified = self.replica.verify_journal(MAJORITY_WAIT_MAX).map_err(refused)?;
+        if let Some(damage) = &verified.damage {
+            error!(target: "node", "the log of the cluster's records: {damage}; it is written anew");
+        }
+        Ok(verified.damage.is_some())
+    }
+
     /// If this node leads: brings the members in line with the records. Returns whether they have
-    /// changed, so that a further change may follow.
+    /// changed, so that a further change may follow. Any node looks after its journal.
     ///
     /// # Errors
     /// If that does not go now. It is tried again.
     pub(super) fn tend(&self) -> Result<bool> {
+        let now = RealClock.monotonic();
+        let is_due = {
+            let mut next = self.next_verify.lock();
+            let is_due = now >= *next;
+            *next = if is_due { now + VERIFY_EVERY } else { *next };
+            is_due
+        };
+        if is_due {
+            self.verify()?;
+        }
         if self.replica.is_newly_content() {
             warn!(
                 target: "node",

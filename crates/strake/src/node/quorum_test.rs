@@ -6,9 +6,8 @@ use crate::node::peer::introduce;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use strake_crew::Place;
+use strake_env::SimDisk;
 use strake_env::net::SocketAddr;
-use strake_env::sync::Mutex;
-use strake_env::{Clock, SimDisk};
 use strake_net::{
     ClusterAuthority, Door, Endpoint, Listener, NodeCredentials, NodeServer, ServerOptions, Service,
 };
@@ -303,6 +302,25 @@ fn a_node_that_is_deleted_votes_no_more() {
         }
         assert!(RealClock.monotonic() < end, "{members:?}");
         RealClock.sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_damaged_journal_of_the_records_is_found_and_written_anew() {
+    let mut world = World::new(3);
+    world.let_in(2);
+    world.let_in(3);
+    world.tend_until(&[1, 2, 3]);
+    for number in [1, 2, 3] {
+        let machine = &world.nodes[&number];
+        let (_, quorum) = machine.running.as_ref().expect("it runs");
+        assert!(!quorum.verify().expect("it is read"), "nothing is damaged yet");
+        [20, 4096 + 20].iter().for_each(|at| machine.disk.flip(*at, 1));
+        assert!(quorum.verify().expect("it is written anew"), "no superblock is left");
+        assert!(!quorum.verify().expect("it is read"), "it was written anew");
+        world.kill(number);
+        world.start(number);
+        world.tend_until(&[1, 2, 3]);
     }
 }
 
