@@ -279,8 +279,20 @@ impl Room {
     /// now. With `alone` there is always room if nothing else was sent since the rounds ran: the
     /// reserve has room for one block once everything is settled. A block that is sent as a
     /// patch of so many `patched` bytes on an NSD leaves the reserve alone: an NSD does not free
-    /// what a patch replaces as soon as it is settled.
+    /// what a patch replaces as soon as it is settled. Beside others, the NSDs are asked for it.
     pub fn take_off(&self, claim: Claim, patched: Option<u64>, alone: bool) -> Option<Flight<'_>> {
+        let flight = self.try_take_off(claim, patched, alone);
+        let (None, Some(bytes)) = (&flight, patched) else { return flight };
+        let mut asked = self.begin_asking()?;
+        // Another thread may have asked while this one waited for its turn to ask.
+        let flight = self.try_take_off(claim, patched, alone);
+        if flight.is_none() && self.ask_to_patch(&mut asked, bytes) {
+            return self.try_take_off(claim, patched, alone);
+        }
+        flight
+    }
+
+    fn try_take_off(&self, claim: Claim, patched: Option<u64>, alone: bool) -> Option<Flight<'_>> {
         let strip = patched.unwrap_or_else(|| self.strip(claim.bytes));
         if !claim.overwrites {
             return Some(Flight { room: self, claim, strip });

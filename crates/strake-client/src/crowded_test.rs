@@ -157,6 +157,31 @@ fn for_each_world(codes: &[&str], test: impl Fn(World)) {
     }
 }
 
+/// A mount that was idle has nothing but its floor, which patches leave alone. What overwrites
+/// claims nothing, so nothing else asks for more.
+#[test]
+fn a_mount_that_was_idle_patches() {
+    for code in CODES {
+        let mut world = World::new(code, 1);
+        let part = world.part(0);
+        let mount = Arc::clone(&world.mounts[0]);
+        mount.write(part.handle, 0, &vec![7; 2 * BLOCK]).expect("there is space");
+        mount.fsync(part.handle).expect("durable");
+        world.rest();
+        let counts = || mount.array().io.send_counts();
+        let before = counts();
+        for at in 0..8u8 {
+            mount.write(part.handle, u64::from(at) * 4096, &[at; 4096]).expect("overwritten");
+            mount.sync().expect("durable");
+        }
+        let (whole, patches) = (counts().whole - before.whole, counts().patches - before.patches);
+        assert_eq!((whole, patches), (0, 8), "{code}");
+        mount.release(part.handle);
+        drop(mount);
+        world.end();
+    }
+}
+
 #[test]
 fn what_several_mounts_accept_until_all_is_full_reaches_the_disks() {
     for_each_world(&CODES, |mut world| {

@@ -3,6 +3,8 @@
 //! - *At the start*, a mount asks for its floor and for some space ahead.
 //! - *On a shortage*, a writer asks each NSD once ([`Room::claim`]). While writes go on, nothing
 //!   else asks, because NSDs top up grants when they answer commits.
+//! - *For a patch* that finds no room beside the floor, the sender asks. What overwrites claims
+//!   nothing, so a mount that was idle and then only overwrites would send whole blocks for ever.
 //! - *At each tick* ([`Room::tend`]), an idle mount gives back all that it does not need. A busy
 //!   one does so while an NSD is short of space.
 //!
@@ -23,6 +25,8 @@ pub(super) struct Asked {
     pulse: (u64, u64, u64),
     /// How often some NSD was found started anew.
     restarts: u64,
+    /// What was sent when room for a patch was asked for last.
+    to_patch: Option<u64>,
 }
 
 /// How much to ask for.
@@ -72,6 +76,19 @@ impl Room {
     pub(super) fn ask_for(&self, asked: &mut Asked, old: Claim, new: Claim) {
         let extra = self.strips(new).bytes.saturating_sub(self.strips(old).bytes);
         self.ask(asked, extra, Want::Ahead);
+    }
+
+    /// Asks for room for a patch of so many bytes, and for some space ahead. False if that was in
+    /// vain and nothing was sent since: then the block is sent whole, which comes before the next
+    /// ask.
+    pub(super) fn ask_to_patch(&self, asked: &mut Asked, bytes: u64) -> bool {
+        let sent = Some(self.state.lock().sent);
+        if asked.to_patch == sent {
+            return false;
+        }
+        asked.to_patch = sent;
+        self.ask(asked, bytes, Want::Ahead);
+        true
     }
 
     /// Asks for some space ahead.
