@@ -157,8 +157,8 @@ fn for_each_world(codes: &[&str], test: impl Fn(World)) {
     }
 }
 
-/// A mount that was idle has nothing but its floor, which patches leave alone. What overwrites
-/// claims nothing, so nothing else asks for more.
+/// A mount that was idle has nothing but its floor, which patches leave alone. An overwrite claims
+/// nothing, so nothing else asks for more.
 #[test]
 fn a_mount_that_was_idle_patches() {
     for code in CODES {

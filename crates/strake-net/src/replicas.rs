@@ -8,7 +8,7 @@
 //! **Who may speak.** The service is for nodes with the role *quorum*. Whoever takes a message
 //! learns which node sent it ([`ReplicaPort::deliver`]), and must refuse what another one signs.
 //!
-//! **Threads.** To wake a thread takes longer than to write a short message. So whoever sends one
+//! **Threads.** To wake a thread takes longer than to write a short message. So the sender's thread
 //! writes it, if nothing waits before it and so little is on its way that the host takes it at
 //! once. At the other end the thread that reads a message hands it in.
 //!

@@ -475,8 +475,8 @@ fn newest_superblock(disk: &dyn Disk, bytes: u64) -> Result<(Identity, u64), Jou
     })
 }
 
-/// What the records of an area say, up to the first one that a crash has left incomplete, and how
-/// many they are.
+/// The contents of an area's records, up to the first one that a crash has left incomplete, and
+/// the number of these records.
 fn read_records(area: &[u8], identity: Identity, epoch: u64) -> Result<(Kept, u64), JournalError> {
     let mut kept = Kept::default();
     let (mut at, mut sequence) = (0usize, 0u64);

@@ -9,10 +9,10 @@
 //! Callers and messages go to the core directly, under one lock that is never held across I/O, a
 //! message or the state machine. Whoever waits has a limit, and a name in the list of waits.
 //!
-//! What the core says is mostly taken and handed on by the thread that gave it the reason to: one
-//! that brings a message, that has written the journal, or that waits for an entry. To wake the
-//! thread `replica` for it would take longer. One thread at a time does that, so that all goes on
-//! in order; what comes meanwhile is left to it.
+//! The core's output is mostly taken and handed on by the thread that caused it: one that brings a
+//! message, that has written the journal, or that waits for an entry. Waking the thread `replica`
+//! would take longer. One thread at a time does that, so that all goes on in order. It also hands
+//! on the outputs that other threads cause meanwhile.
 //!
 //! **When the journal fails**, when the log asks for what this program does not understand, or when
 //! two replicas have lost what they promised, the replica ends: all calls fail and say why.
@@ -110,12 +110,12 @@ pub struct Status {
     pub ended: Option<Arc<str>>,
 }
 
-/// What was found when the journal was read again.
+/// The result of reading the journal again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
     /// Bytes read.
     pub bytes: u64,
-    /// What was damaged, if anything was. It has been written anew.
+    /// The damage, if there was any. The journal has been written anew then.
     pub damage: Option<String>,
 }
 
@@ -142,7 +142,7 @@ struct State {
     read_count: u64,
     /// Whether a caller has heard that it went on without all answers.
     was_content: bool,
-    /// What is in force in the journal.
+    /// The part of the journal that is in force.
     span: Span,
     /// The epoch of the journal that is to be written anew, if it is in force.
     renews: Option<u64>,
@@ -161,7 +161,7 @@ struct Shared {
     work: Condvar,
     /// For callers.
     done: Condvar,
-    /// Held while what the core says is taken and handed on. `None` before the threads are there,
+    /// Held while the core's output is taken and handed on. `None` before the threads are there,
     /// and at the end.
     hands: Mutex<Option<threads::Hands>>,
 }

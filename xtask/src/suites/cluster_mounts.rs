@@ -164,7 +164,7 @@ fn damage_journal(container: &std::path::Path) -> Result<(), String> {
     damaged.map_err(text("the disk of n3"))
 }
 
-/// Where the superblocks of the journal of the metadata's copy are on a disk.
+/// The places on a disk of the superblocks of the journal of the metadata's copy.
 fn journal_superblocks(container: &std::path::Path) -> Result<Vec<u64>, String> {
     use std::os::unix::fs::FileExt;
     const BLOCK_BYTES: usize = 4096;

@@ -3,7 +3,7 @@
 //! - *At the start*, a mount asks for its floor and for some space ahead.
 //! - *On a shortage*, a writer asks each NSD once ([`Room::claim`]). While writes go on, nothing
 //!   else asks, because NSDs top up grants when they answer commits.
-//! - *For a patch* that finds no room beside the floor, the sender asks. What overwrites claims
+//! - *For a patch* that finds no room beside the floor, the sender asks. An overwrite claims
 //!   nothing, so a mount that was idle and then only overwrites would send whole blocks for ever.
 //! - *At each tick* ([`Room::tend`]), an idle mount gives back all that it does not need. A busy
 //!   one does so while an NSD is short of space.
@@ -25,7 +25,7 @@ pub(super) struct Asked {
     pulse: (u64, u64, u64),
     /// How often some NSD was found started anew.
     restarts: u64,
-    /// What was sent when room for a patch was asked for last.
+    /// The bytes sent until room for a patch was asked for last.
     to_patch: Option<u64>,
 }
 

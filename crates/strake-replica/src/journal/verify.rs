@@ -9,7 +9,7 @@ use super::{Identity, Journal, JournalError, area_at, newest_superblock, read_re
 use std::sync::Arc;
 use strake_env::{AlignedBuffer, Disk};
 
-/// What was in force on the disk at a moment.
+/// The part of a journal that is in force at a moment.
 #[derive(Clone)]
 pub(crate) struct Span {
     disk: Arc<dyn Disk>,
@@ -32,7 +32,8 @@ impl Span {
     /// Reads the newest superblock and all records.
     ///
     /// # Errors
-    /// What is wrong with them, unless another epoch has begun meanwhile.
+    /// `Damaged`, and the disk's errors. If another epoch has begun meanwhile, they mean nothing
+    /// ([`Journal::renew`]).
     pub(crate) fn verify(&self) -> Result<(), JournalError> {
         if newest_superblock(&*self.disk, self.area_bytes)? != (self.identity, self.epoch) {
             return Err(JournalError::Damaged("its newest superblock is lost"));
@@ -47,7 +48,7 @@ impl Span {
 }
 
 impl Journal {
-    /// What is in force on the disk now.
+    /// The part that is in force now.
     pub(crate) fn span(&self) -> Span {
         let Journal { identity, area_bytes, epoch, sequence, at, .. } = *self;
         Span { disk: Arc::clone(&self.disk), identity, area_bytes, epoch, sequence, at }

@@ -18,14 +18,14 @@ use strake_proto::Term;
 /// The core looks at the time so often in each heartbeat.
 const TICKS_PER_HEARTBEAT: u32 = 4;
 
-/// What the thread `replica-journal` is to do.
+/// An order for the thread `replica-journal`.
 enum Order {
     Write(Batch),
     /// Write everything anew, if this epoch is in force.
     Renew(u64),
 }
 
-/// Where what the core says goes.
+/// The ways of the core's output to the other threads.
 pub(super) struct Hands {
     orders: Sender<Order>,
     work: Sender<Work>,
@@ -68,7 +68,7 @@ pub(super) fn start(
     Ok(threads.into_iter().chain([core]).collect())
 }
 
-/// Has the core look at the time, and hands on what callers leave to this thread.
+/// Has the core look at the time, and hands on the outputs that callers leave to this thread.
 fn run_core(shared: &Shared) {
     let tick = shared.config.heartbeat / TICKS_PER_HEARTBEAT;
     loop {
@@ -93,7 +93,7 @@ fn run_core(shared: &Shared) {
 }
 
 impl Shared {
-    /// Takes what the core says, and hands it on. If another thread is at it, that one goes on.
+    /// Takes the core's output, and hands it on. If another thread is at it, that one goes on.
     pub(super) fn step(&self) {
         while self.state.lock().is_due {
             match self.hands.try_lock().as_deref() {

@@ -15,7 +15,7 @@ use strake_replica::types::ReplicaId;
 
 const ALL: [ReplicaId; 3] = [ReplicaId(1), ReplicaId(2), ReplicaId(3)];
 
-/// What was damaged.
+/// The damaged part of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
     Journal,
@@ -24,7 +24,7 @@ enum Damage {
     Store,
 }
 
-/// What a run met.
+/// The course of a run.
 #[derive(Clone, Copy, Debug)]
 struct Met {
     damage: Damage,
