@@ -286,8 +286,12 @@ impl Room {
         let mut asked = self.begin_asking()?;
         // Another thread may have asked while this one waited for its turn to ask.
         let flight = self.try_take_off(claim, patched, alone);
-        if flight.is_none() && self.ask_to_patch(&mut asked, bytes) {
-            return self.try_take_off(claim, patched, alone);
+        if flight.is_some() || !self.ask_to_patch(&mut asked, bytes) {
+            return flight;
+        }
+        let flight = self.try_take_off(claim, patched, alone);
+        if flight.is_some() {
+            asked.in_vain = 0;
         }
         flight
     }

@@ -6,11 +6,14 @@ use crate::testing::{BLOCK_SIZE, Leader, Rig};
 use crate::tokens::Tokens;
 use crate::vfs::{Handle, OpenFlags, Vfs};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use strake_env::Rng;
 use strake_env::rng::{test_scale, test_seeds};
 use strake_env::{Clock, RealClock, thread};
+use strake_proto::nsd::NsdRequest;
 use strake_proto::{Caller, ClientId, ErrorKind, Ino};
+use strake_testing::memory_nsd::{Moment, Watch};
 
 const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
@@ -180,6 +183,45 @@ fn a_mount_that_was_idle_patches() {
         drop(mount);
         world.end();
     }
+}
+
+/// All space is others'. Blocks are sent whole, and the NSDs are seldom asked in vain.
+#[test]
+fn a_mount_without_room_for_patches_asks_seldom() {
+    const WRITES: u8 = 40;
+    let mut world = World::new("1", 1);
+    let part = world.part(0);
+    let mount = Arc::clone(&world.mounts[0]);
+    mount.write(part.handle, 0, &vec![7; BLOCK]).expect("there is space");
+    mount.fsync(part.handle).expect("durable");
+    world.rest();
+    let mut other = world.part(1);
+    other.fill(&world.mounts[1]);
+    world.mounts[1].fsync(other.handle).expect("what was accepted had its room");
+    let asks = Arc::new(AtomicUsize::new(0));
+    for nsd in &world.rig.nsds {
+        let asks = Arc::clone(&asks);
+        let watch: Watch = Arc::new(move |moment, request| {
+            if matches!((moment, request), (Moment::Before, NsdRequest::GrantSpace(_))) {
+                asks.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        nsd.set_watch(Some(watch));
+    }
+    let before = mount.array().io.send_counts().whole;
+    for at in 0..WRITES {
+        mount.write(part.handle, u64::from(at) * 4096, &[at; 4096]).expect("overwritten");
+        mount.sync().expect("durable");
+    }
+    let whole = mount.array().io.send_counts().whole - before;
+    let asks = asks.load(Ordering::Relaxed) / usize::from(NSDS);
+    println!("{whole} whole blocks, {asks} asks of each NSD");
+    assert!(whole >= u64::from(WRITES) / 2, "there is room for patches: {whole} whole blocks");
+    assert!((1..=10).contains(&asks), "{asks} asks");
+    mount.release(part.handle);
+    world.mounts[1].release(other.handle);
+    drop(mount);
+    world.end();
 }
 
 #[test]

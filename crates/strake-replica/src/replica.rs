@@ -11,8 +11,8 @@
 //!
 //! The core's output is mostly taken and handed on by the thread that caused it: one that brings a
 //! message, that has written the journal, or that waits for an entry. Waking the thread `replica`
-//! would take longer. One thread at a time does that, so that all goes on in order. It also hands
-//! on the outputs that other threads cause meanwhile.
+//! would take longer. One thread at a time does that, so that all goes on in order, and it does so
+//! once. It wakes the thread `replica` for the outputs that others cause meanwhile.
 //!
 //! **When the journal fails**, when the log asks for what this program does not understand, or when
 //! two replicas have lost what they promised, the replica ends: all calls fail and say why.

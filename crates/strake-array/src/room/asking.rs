@@ -25,9 +25,14 @@ pub(super) struct Asked {
     pulse: (u64, u64, u64),
     /// How often some NSD was found started anew.
     restarts: u64,
-    /// The bytes sent until room for a patch was asked for last.
-    to_patch: Option<u64>,
+    /// How often in turn room for a patch was asked for in vain, and the bytes that must have been
+    /// sent before it is asked for again.
+    pub(super) in_vain: u32,
+    to_patch: u64,
 }
+
+/// After asks in vain, at most so many doublings of a block are sent whole before the next one.
+const IN_VAIN_MAX: u32 = 6;
 
 /// How much to ask for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,14 +84,18 @@ impl Room {
     }
 
     /// Asks for room for a patch of so many bytes, and for some space ahead. False if that was in
-    /// vain and nothing was sent since: then the block is sent whole, which comes before the next
-    /// ask.
+    /// vain a short time ago: the block is sent whole then, and after each further ask in vain twice
+    /// as many blocks are. The caller sets [`Asked::in_vain`] back when there is room.
     pub(super) fn ask_to_patch(&self, asked: &mut Asked, bytes: u64) -> bool {
-        let sent = Some(self.state.lock().sent);
-        if asked.to_patch == sent {
+        let (sent, strip) = {
+            let state = self.state.lock();
+            (state.sent, state.shared_strip)
+        };
+        if asked.in_vain > 0 && sent < asked.to_patch {
             return false;
         }
-        asked.to_patch = sent;
+        asked.to_patch = sent.saturating_add(strip << asked.in_vain.min(IN_VAIN_MAX));
+        asked.in_vain = asked.in_vain.saturating_add(1);
         self.ask(asked, bytes, Want::Ahead);
         true
     }

@@ -93,13 +93,15 @@ fn run_core(shared: &Shared) {
 }
 
 impl Shared {
-    /// Takes the core's output, and hands it on. If another thread is at it, that one goes on.
+    /// Takes the core's output once, and hands it on. If another thread is at it, that one sees to
+    /// it. The thread `replica` goes on with what comes meanwhile, so no caller is kept.
     pub(super) fn step(&self) {
-        while self.state.lock().is_due {
-            match self.hands.try_lock().as_deref() {
-                Some(Some(hands)) => self.step_once(hands),
-                _ => return,
-            }
+        match self.hands.try_lock().as_deref() {
+            Some(Some(hands)) => self.step_once(hands),
+            _ => return,
+        }
+        if self.state.lock().is_due {
+            self.work.notify_one();
         }
     }
 
