@@ -84,7 +84,7 @@ impl Room {
     }
 
     /// Asks for room for a patch of so many bytes, and for some space ahead. False if that was in
-    /// vain a short time ago: the block is sent whole then, and after each further ask in vain twice
+    /// vain a short time ago: the block is sent whole then. After each further ask in vain, twice
     /// as many blocks are. The caller sets [`Asked::in_vain`] back when there is room.
     pub(super) fn ask_to_patch(&self, asked: &mut Asked, bytes: u64) -> bool {
         let (sent, strip) = {
