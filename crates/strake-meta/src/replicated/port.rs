@@ -167,7 +167,8 @@ impl TermPort {
         let outcome = loop {
             match self.try_apply(entry, &bytes, made, &walked) {
                 Ok(Tried::Answered(answer)) => {
-                    if is_urgent(&entry.entry().op) {
+                    if matches!(entry.entry().op, MetaOp::Harden { .. }) {
+                        // A program waits for it, and its sync follows at once.
                         self.meta.replica.hurry();
                     }
                     break Ok(answer);
@@ -219,18 +220,6 @@ impl TermPort {
         counts.metadata_bytes = self.meta.kv.weight();
         let free = || space::free(&self.meta.kv, PART_FOR_NAMES);
         counts.metadata_free = if self.meta.saver.is_full() { 0 } else { free() };
-    }
-}
-
-/// Whether a sync follows such a change at once, as a rule, and somebody waits for it: a hardened
-/// write, or the times of a file that was overwritten. The other replicas may have it by then.
-fn is_urgent(op: &MetaOp) -> bool {
-    match op {
-        MetaOp::Harden { .. } => true,
-        MetaOp::Update { data: None, allocated_delta: 0, mtime, ctime, .. } => {
-            mtime.is_some() || ctime.is_some()
-        }
-        _ => false,
     }
 }
 

@@ -144,7 +144,8 @@ impl Member {
     /// Ends the services and closes the disks.
     pub(crate) fn finish(self, door: &Door, nsds: &[NsdId]) {
         // The manager ends first, because it uses the NSDs.
-        self.metadata().into_iter().for_each(|part| part.stop());
+        let part = self.metadata.lock().take();
+        part.into_iter().for_each(|part| part.stop());
         nsds.iter().for_each(|nsd| door.end(Service::Nsd(*nsd)));
         self.disks.stop();
         self.disks.give_back();
