@@ -14,8 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_env::Stop;
 use strake_proto::meta::{
-    CountedAnswer, CountedEntry, Counts, MetaCheckReply, MetaEntry, MetaOp, MetaPort, MetaQuery,
-    MetaReply,
+    CountedAnswer, CountedEntry, Counts, MetaCheckReply, MetaEntry, MetaPort, MetaQuery, MetaReply,
 };
 use strake_proto::{Error, ErrorKind, FeatureLevel, Result, Term};
 use strake_replica::core::Refusal;
@@ -166,13 +165,7 @@ impl TermPort {
         let (mut made, mut end, mut wait) = (0, None, None);
         let outcome = loop {
             match self.try_apply(entry, &bytes, made, &walked) {
-                Ok(Tried::Answered(answer)) => {
-                    if matches!(entry.entry().op, MetaOp::Harden { .. }) {
-                        // A program waits for it, and its sync follows at once.
-                        self.meta.replica.hurry();
-                    }
-                    break Ok(answer);
-                }
+                Ok(Tried::Answered(answer)) => break Ok(answer),
                 Err(error) => break Err(error),
                 Ok(Tried::LacksSpace) => {
                     made += 1;
