@@ -30,14 +30,14 @@ impl ScrubbedWithCopy {
         (self.part)().filter(|part| part.place().0 == self.nsd)
     }
 
+    /// # Errors
+    /// `Busy` if the copy does not run, or is there no more. Nobody may take the scrub for whole.
     fn scrub_copy(&self, part: u64) -> Result<ScrubPart> {
-        // It has moved to another NSD meanwhile.
-        let Some(copy) = self.copy() else { return Ok(ScrubPart::default()) };
-        let found = copy.replicated().ok_or_else(|| {
-            let detail = "the copy of the metadata on it does not run";
-            Error::new(ErrorKind::Unreachable, detail)
-        });
-        let found = found?.scrub(part)?;
+        let copy = self.copy().and_then(|copy| copy.replicated()).ok_or_else(|| {
+            let detail = "the copy of the metadata on it does not run: scrub again later";
+            Error::new(ErrorKind::Busy, detail)
+        })?;
+        let found = copy.scrub(part)?;
         Ok(ScrubPart { next: found.next.map(|next| COPY | next), ..found })
     }
 }
@@ -66,5 +66,30 @@ impl NsdPort for ScrubbedWithCopy {
 
     fn abandon(&self) {
         self.port.abandon();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An NSD whose own parts are all whole.
+    struct Whole;
+
+    impl NsdPort for Whole {
+        fn call(&self, _: NsdContext, _: &NsdRequest, _: &[u8], _: &mut [u8]) -> Result<NsdReply> {
+            Ok(NsdReply::Scrubbed(ScrubPart::default()))
+        }
+    }
+
+    #[test]
+    fn a_copy_that_is_gone_is_not_called_scrubbed() {
+        let nsd = ScrubbedWithCopy::new(NsdId(1), Arc::new(Whole), Arc::new(|| None));
+        let context = NsdContext::default();
+        let scrub = |part| nsd.call(context, &NsdRequest::Scrub { part }, &[], &mut []);
+        let own = scrub(0).expect("the NSD answers");
+        assert_eq!(own, NsdReply::Scrubbed(ScrubPart::default()), "no copy is announced");
+        assert_eq!(scrub(COPY).expect_err("it has moved").kind(), ErrorKind::Busy);
+        assert_eq!(scrub(COPY | 7).expect_err("it has moved").kind(), ErrorKind::Busy);
     }
 }

@@ -16,7 +16,7 @@ impl ReplicatedMeta {
     /// Scrubs one part: the journal is part 0, and the pages of the store are the next ones.
     ///
     /// # Errors
-    /// `Unreachable` if this node's part of the metadata has ended; the disk's.
+    /// `Busy` if this node's part of the metadata has ended; the disk's.
     pub fn scrub(&self, part: u64) -> Result<ScrubPart> {
         let found = match part.checked_sub(1) {
             None => self.scrub_journal()?,
@@ -31,7 +31,7 @@ impl ReplicatedMeta {
     fn scrub_journal(&self) -> Result<ScrubPart> {
         let verified = self.replica.verify_journal(self.options.wait_max);
         let verified = verified.map_err(|failure| match failure {
-            Failure::Ended(_) => Error::new(ErrorKind::Unreachable, failure.to_string()),
+            Failure::Ended(_) => Error::new(ErrorKind::Busy, failure.to_string()),
             _ => Error::new(ErrorKind::TimedOut, failure.to_string()),
         })?;
         let pages = u64::from(verified.damage.is_some());
@@ -55,21 +55,11 @@ impl ReplicatedMeta {
             }
             pages => pages?,
         };
-        let mut found = ScrubPart {
-            next: pages.next.map(|_| run.saturating_add(2)),
-            bytes: pages.bytes,
-            bad: pages.damaged,
-            mended: pages.mended,
-            ..ScrubPart::default()
-        };
-        if pages.damaged == 0 {
+        let mut found = pages.part(run.saturating_add(2), "of its pages");
+        if found.bad == found.mended {
             return Ok(found);
         }
-        let what = format!("{} of its pages are damaged", pages.damaged);
-        if pages.damaged == pages.mended {
-            found.fault = Some(format!("{what}; they have been written again"));
-            return Ok(found);
-        }
+        let what = found.fault.take().unwrap_or_default();
         // Afterwards the whole store is new, or comes from another node, or cannot be mended.
         found.next = None;
         found.fault = Some(match self.kv.renew(false) {

@@ -79,21 +79,11 @@ impl MetaStore {
 
     fn scrub_base(&self, holder: &Arc<Holder>, run: u64) -> Result<ScrubPart> {
         let pages = holder.kv.verify(run.saturating_mul(PAGES_PER_PART), PAGES_PER_PART)?;
-        let mut found = ScrubPart {
-            next: pages.next.map(|_| run + 2),
-            bytes: pages.bytes,
-            bad: pages.damaged,
-            mended: pages.mended,
-            ..ScrubPart::default()
-        };
-        if pages.damaged == 0 {
+        let mut found = pages.part(run.saturating_add(2), "of its pages");
+        if found.bad == found.mended {
             return Ok(found);
         }
-        let what = format!("{} of its pages are damaged", pages.damaged);
-        if pages.damaged == pages.mended {
-            found.fault = Some(format!("{what}; they have been written again"));
-            return Ok(found);
-        }
+        let what = found.fault.take().unwrap_or_default();
         // Afterwards the whole base is new, or it cannot be mended.
         found.next = None;
         found.fault = Some(match self.mend_base(holder) {

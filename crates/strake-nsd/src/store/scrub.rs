@@ -54,21 +54,11 @@ impl BlockStore {
 
     fn scrub_index(&self, run: u64) -> Result<ScrubPart> {
         let pages = self.index.verify(run.saturating_mul(PAGES_PER_PART), PAGES_PER_PART)?;
-        let mut found = ScrubPart {
-            next: pages.next.map(|_| run + 2),
-            bytes: pages.bytes,
-            bad: pages.damaged,
-            mended: pages.mended,
-            ..ScrubPart::default()
-        };
-        if pages.damaged == 0 {
+        let mut found = pages.part(run.saturating_add(2), "pages of its index");
+        if found.bad == found.mended {
             return Ok(found);
         }
-        let what = format!("{} pages of its index are damaged", pages.damaged);
-        if pages.damaged == pages.mended {
-            found.fault = Some(format!("{what}; they have been written again"));
-            return Ok(found);
-        }
+        let what = found.fault.take().unwrap_or_default();
         // Afterwards the whole index is new, or it cannot be mended.
         found.next = None;
         found.fault = Some(match self.renew_index(false) {

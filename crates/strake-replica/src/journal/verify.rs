@@ -17,7 +17,7 @@ pub(crate) struct Span {
     area_bytes: u64,
     /// The epoch.
     pub(crate) epoch: u64,
-    /// So many records were written in this epoch.
+    /// The number of records written in this epoch.
     sequence: u64,
     /// Their length in bytes.
     pub(super) at: u64,

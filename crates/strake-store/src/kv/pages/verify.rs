@@ -8,6 +8,7 @@ use super::{ENTRIES_PER_TABLE, Pages, UNIT_BYTES, checksum};
 use crate::superblock::u32_at;
 use std::io;
 use strake_env::AlignedBuffer;
+use strake_proto::nsd::ScrubPart;
 
 /// The findings in some units of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +21,27 @@ pub struct Verified {
     pub damaged: u64,
     /// The number of these that were written anew.
     pub mended: u64,
+}
+
+impl Verified {
+    /// These pages as a part of a scrub. `next` is the part after it, if there is one, and `pages`
+    /// names them in a sentence ("of its pages"). If not all damage is mended, the caller says what
+    /// became of it.
+    pub fn part(&self, next: u64, pages: &str) -> ScrubPart {
+        let fault = (self.damaged > 0).then(|| format!("{} {pages} are damaged", self.damaged));
+        let are_mended = self.damaged == self.mended;
+        ScrubPart {
+            next: self.next.map(|_| next),
+            bytes: self.bytes,
+            bad: self.damaged,
+            mended: self.mended,
+            fault: fault.map(|fault| match are_mended {
+                true => format!("{fault}; they have been written again"),
+                false => fault,
+            }),
+            ..ScrubPart::default()
+        }
+    }
 }
 
 impl Pages {
