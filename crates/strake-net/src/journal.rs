@@ -19,7 +19,7 @@ use crate::session::encode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use strake_proto::limits::WINDOW_CHANGES;
-use strake_proto::meta::{CountedAnswer, MetaReply};
+use strake_proto::meta::{CountedAnswer, MetaOp, MetaReply};
 use strake_proto::{Error, ErrorKind, Result};
 
 /// The journal is synced away when it holds this many entries,
@@ -47,13 +47,39 @@ enum State {
     Asked,
     /// Sent, and then the connection broke.
     Adrift,
-    /// Answered in this era, at this position, with a reply of this fingerprint.
-    Answered(u64, u64, u32),
+    /// Answered in this era, at this position, with a reply of this print.
+    Answered(u64, u64, Print),
+}
+
+/// The part of a reply that a replay has to repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeats {
+    All,
+    /// Not what writing changes: the sizes and the times. Other clients may write the same file
+    /// meanwhile, so their changes and this one come in any order.
+    ButWritten,
+}
+
+impl Repeats {
+    pub(crate) fn of(op: &MetaOp) -> Repeats {
+        match op {
+            MetaOp::Update { .. } => Repeats::ButWritten,
+            _ => Repeats::All,
+        }
+    }
+}
+
+/// What tells two replies to a change apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Print {
+    of: Repeats,
+    checksum: u32,
 }
 
 struct Kept {
     message: Message,
     state: State,
+    repeats: Repeats,
     /// Whether a caller waits for the answer.
     wanted: bool,
 }
@@ -106,6 +132,7 @@ impl Journal {
     /// Takes in a new change, which `encode` makes of its sequence and the oldest open one.
     pub(crate) fn begin(
         &mut self,
+        repeats: Repeats,
         encode: &dyn Fn(u64, u64) -> Result<Message>,
     ) -> Result<(u64, Message)> {
         assert!(self.has_window(), "the caller has waited for it");
@@ -115,7 +142,8 @@ impl Journal {
         self.last = sequence;
         self.bytes += message.len();
         self.open.insert(sequence);
-        let kept = Kept { message: Arc::clone(&message), state: State::New, wanted: true };
+        let (kept, state) = (Arc::clone(&message), State::New);
+        let kept = Kept { message: kept, state, repeats, wanted: true };
         self.entries.insert(sequence, kept);
         Ok((sequence, message))
     }
@@ -161,7 +189,9 @@ impl Journal {
     ) -> Result<MetaReply> {
         match answer {
             Ok(CountedAnswer { position, outcome: Ok(reply) }) => {
-                let print = fingerprint(&reply);
+                let kept = self.entries.get(&sequence);
+                let repeats = kept.expect("invariant: open changes are kept").repeats;
+                let print = Print::new(&reply, repeats);
                 self.set(sequence, State::Answered(self.era, position, print));
                 Ok(reply)
             }
@@ -196,9 +226,9 @@ impl Journal {
     }
 
     /// The changes to replay at a process that may have forgotten them, in their order, with the
-    /// fingerprints of their replies.
-    pub(crate) fn to_replay(&self) -> Vec<(u64, Message, u32)> {
-        let mut answered: Vec<(u64, u64, u64, Message, u32)> = Vec::new();
+    /// prints of their replies.
+    pub(crate) fn to_replay(&self) -> Vec<(u64, Message, Print)> {
+        let mut answered: Vec<(u64, u64, u64, Message, Print)> = Vec::new();
         for (sequence, kept) in &self.entries {
             if let State::Answered(era, position, print) = kept.state {
                 answered.push((era, position, *sequence, Arc::clone(&kept.message), print));
@@ -232,11 +262,9 @@ impl Journal {
 
     /// Forgets a change.
     pub(crate) fn forget(&mut self, sequence: u64) {
-        if self.entries.contains_key(&sequence) {
-            // It is counted out as any other that leaves `Asked`.
-            self.set(sequence, State::Answered(0, 0, 0));
-        }
         if let Some(kept) = self.entries.remove(&sequence) {
+            self.asked -= usize::from(kept.state == State::Asked);
+            self.open.remove(&sequence);
             self.bytes -= kept.message.len();
         }
     }
@@ -268,13 +296,30 @@ fn is_protocol(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Stale | ErrorKind::Fenced | ErrorKind::Invalid)
 }
 
-/// What tells two replies apart. Descriptions of the file system are not compared: they are as they
-/// are when they are asked for. Nor are tokens that come along.
-pub(crate) fn fingerprint(reply: &MetaReply) -> u32 {
-    match reply {
-        MetaReply::Configuration(_) => 0,
-        MetaReply::Made { inode, .. } => fingerprint(&MetaReply::Inode(inode.clone())),
-        MetaReply::Reserved { inodes, .. } => fingerprint(&MetaReply::Inos(inodes.clone())),
-        reply => crc32c::crc32c(&encode(reply).expect("invariant: what was decoded encodes")),
+impl Print {
+    /// The print of a reply. Descriptions of the file system are not compared: they are as they are
+    /// when they are asked for. Nor are tokens that come along.
+    pub(crate) fn new(reply: &MetaReply, of: Repeats) -> Print {
+        let sum = |reply: &MetaReply| {
+            crc32c::crc32c(&encode(reply).expect("invariant: what was decoded encodes"))
+        };
+        let checksum = match (reply, of) {
+            (MetaReply::Configuration(_), _) => 0,
+            (MetaReply::Made { inode, .. }, _) => sum(&MetaReply::Inode(inode.clone())),
+            (MetaReply::Reserved { inodes, .. }, _) => sum(&MetaReply::Inos(inodes.clone())),
+            (MetaReply::Inode(inode), Repeats::ButWritten) => {
+                let mut inode = inode.clone();
+                (inode.attr.size, inode.attr.allocated) = Default::default();
+                (inode.attr.mtime, inode.attr.ctime) = Default::default();
+                sum(&MetaReply::Inode(inode))
+            }
+            (reply, _) => sum(reply),
+        };
+        Print { of, checksum }
+    }
+
+    /// Whether a reply is the same.
+    pub(crate) fn is_of(self, reply: &MetaReply) -> bool {
+        self == Print::new(reply, self.of)
     }
 }

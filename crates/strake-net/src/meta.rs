@@ -21,7 +21,8 @@
 //!    answered, in the order of the answers' positions.
 //!
 //! A replayed change that gets another reply than the first time ends the session: what its client
-//! was told is not true any more.
+//! was told is not true any more. What is known of a file that several clients write at once
+//! depends on the order of their changes, so that is not compared ([`Repeats`]).
 //!
 //! **A server that leads no more** answers with `Unreachable`, and has done nothing. To the session
 //! that is a broken connection: the next one goes wherever the service is then.
@@ -30,7 +31,7 @@ use crate::auth::Service;
 use crate::connection::{CallError, Connection};
 use crate::credentials::{Credentials, PortFor, ProvenPeer};
 use crate::frame::{Frame, FrameKind};
-use crate::journal::{Journal, Message, fingerprint};
+use crate::journal::{Journal, Message, Print, Repeats};
 use crate::server::{Answer, Handler, RpcServer, ServerOptions};
 use crate::session::{Attempt, Session, SessionEnv, SessionLimits, decode, encode};
 use crate::whereabouts::Whereabouts;
@@ -315,7 +316,7 @@ impl MetaClientSession {
             if !is_first && (!has_room || bytes >= TOGETHER_BYTES_MAX) {
                 break;
             }
-            let counted = journal.begin(&|sequence, oldest| {
+            let counted = journal.begin(Repeats::of(&entry.op), &|sequence, oldest| {
                 let MetaEntry { client, time, op, .. } = entry;
                 let counted =
                     CountedEntryRef { life, oldest, client: client.0, sequence, time: *time, op };
@@ -414,7 +415,7 @@ impl MetaClientSession {
         connection: &Connection,
         sequence: u64,
         message: &Message,
-        before: u32,
+        before: Print,
     ) -> Result<()> {
         let outcome = match self.ask_on(connection, message)? {
             // Below the oldest that the server keeps answers of: it has it.
@@ -423,7 +424,7 @@ impl MetaClientSession {
             Err(error) => Err(error),
         };
         let what = match outcome {
-            Ok(reply) if fingerprint(&reply) == before => return Ok(()),
+            Ok(reply) if before.is_of(&reply) => return Ok(()),
             Ok(_) => "it had another outcome".to_owned(),
             Err(error) => error.to_string(),
         };

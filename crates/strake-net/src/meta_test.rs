@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
 use strake_env::{Clock, RealClock, Rng};
 use strake_proto::limits::WINDOW_CHANGES;
-use strake_proto::meta::Counts;
-use strake_proto::{ClientId, GrantNumber, Timestamp};
+use strake_proto::meta::{AttrChange, Counts, FileData, Inode};
+use strake_proto::{Attr, ClientId, FileType, Generation, GrantNumber, Ino, Timestamp};
 
 /// Metadata whose state is the list of applied changes. A reply tells its place in the list, so a
 /// change that is applied twice or in another order is seen.
@@ -89,8 +89,8 @@ impl MetaPort for ListMeta {
             let entry = |cookie| strake_proto::meta::DirEntry {
                 cookie,
                 name: vec![b'n'; 200],
-                ino: strake_proto::Ino(cookie),
-                file_type: strake_proto::FileType::Regular,
+                ino: Ino(cookie),
+                file_type: FileType::Regular,
                 inode: None,
             };
             return Ok(MetaReply::Entries { entries: (3..40_003).map(entry).collect(), end: true });
@@ -177,7 +177,7 @@ fn session(folder: &Folder) -> MetaClientSession {
 }
 
 pub(crate) fn entry(number: i64) -> MetaEntry {
-    let op = MetaOp::Reap { ino: strake_proto::Ino(1) };
+    let op = MetaOp::Reap { ino: Ino(1) };
     let time = Timestamp { seconds: number, nanos: 0 };
     MetaEntry { client: ClientId(1), sequence: 0, time, op }
 }
@@ -265,6 +265,48 @@ fn a_replay_with_another_outcome_ends_the_session() {
     }
     assert_eq!(session.apply(&entry(2)).expect_err("over").kind(), ErrorKind::Io);
     assert_eq!(session.sync().expect_err("over").kind(), ErrorKind::Io);
+}
+
+/// Two clients may write one file beside each other, so the reply to one says what the other has
+/// written. After a crash either of them may come first.
+#[test]
+fn updates_of_a_file_that_others_write_are_replayed_in_any_order() {
+    let inode = |allocated: u64, seconds, permissions| {
+        let time = Timestamp { seconds, nanos: 0 };
+        let attr = Attr {
+            ino: Ino(3),
+            generation: Generation(1),
+            file_type: FileType::Regular,
+            permissions,
+            links: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: allocated,
+            allocated,
+            atime: Timestamp::default(),
+            mtime: time,
+            ctime: time,
+            btime: Timestamp::default(),
+        };
+        let (data, parent) = (FileData::Empty, Ino(0));
+        MetaReply::Inode(Box::new(Inode { attr, data, parent, has_acl: false, has_xattrs: false }))
+    };
+    let update = MetaOp::Update {
+        ino: Ino(3),
+        size: 1,
+        data: None,
+        allocated_delta: 1,
+        mtime: None,
+        ctime: None,
+    };
+    let before = Print::new(&inode(1, 1, 0o600), Repeats::of(&update));
+    assert!(before.is_of(&inode(2, 2, 0o600)), "what the other one wrote is there already");
+    assert!(!before.is_of(&inode(1, 1, 0o644)), "nobody else may change that");
+    let change = MetaOp::SetAttr { ino: Ino(3), change: AttrChange::default() };
+    let before = Print::new(&inode(1, 1, 0o600), Repeats::of(&change));
+    assert!(before.is_of(&inode(1, 1, 0o600)));
+    assert!(!before.is_of(&inode(2, 1, 0o600)) && !before.is_of(&inode(1, 2, 0o600)));
 }
 
 #[test]
@@ -522,9 +564,7 @@ fn mutated_requests_are_answered_or_end_the_connection() {
                 1 => {
                     encode(&CountedEntry { life: 1, oldest: 1, entry: entry(rng.below(9) as i64) })
                 }
-                0 => {
-                    encode(&MetaQuery::GetXattr { ino: strake_proto::Ino(1), name: vec![b'x'; 20] })
-                }
+                0 => encode(&MetaQuery::GetXattr { ino: Ino(1), name: vec![b'x'; 20] }),
                 _ => encode(&entry(rng.below(300) as i64)),
             }
             .expect("encodes"),
@@ -566,7 +606,7 @@ fn requests_that_take_no_time_are_told_by_their_first_bytes() {
     let handler = MetaHandler::for_all(Arc::new(ListMeta::default()));
     let is_short = |request: &MetaRequestRef<'_>| handler.is_short(&encode(request).expect("fits"));
     let query = |query: &MetaQuery| is_short(&MetaRequestRef::Query(query));
-    let ino = strake_proto::Ino(1);
+    let ino = Ino(1);
     assert!(query(&MetaQuery::Lookup { parent: ino, name: b"name".to_vec() }));
     assert!(query(&MetaQuery::LookupOrNext { parent: ino, name: b"name".to_vec(), limit: 9 }));
     assert!(query(&MetaQuery::GetInode { ino }));
