@@ -161,7 +161,8 @@ impl Lease {
 /// The error of every operation of a client that was declared dead.
 pub(crate) fn dead() -> Error {
     let detail = "this mount was declared dead, because the leader did not hear of it for longer \
-                  than a lease: it goes on by itself, and files that were open must be opened again";
+                  than a lease or has lost what this mount knows: it goes on by itself, and files \
+                  that were open must be opened again";
     Error::new(ErrorKind::Io, detail)
 }
 

@@ -22,6 +22,7 @@ use strake_proto::meta::MetaPort;
 use strake_proto::nsd::NsdPort;
 use strake_proto::{ClientId, FsId, NsdId, Result};
 use strake_token::port::{ToAuthority, ToClient};
+use tracing::error;
 
 /// How long a mount waits.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +81,12 @@ impl MountWays {
         let of_meta = SessionLimits { absent: wait, broken: wait, ..SessionLimits::META };
         let service = Service::MetaOf(fs);
         let meta = Arc::new(MetaClientSession::of(leader(), service, of_meta, env.clone()));
+        let way = Arc::clone(&session);
+        meta.when_over(move |why| {
+            // It would keep all that others wait for.
+            error!(target: "tokens", "this life of the mount is over: {why}");
+            way.end_life();
+        });
         let nsds = NsdWays::new(search.introduce(), locate, places, env.clone(), limits.nsd);
         let (search, env) = (Arc::clone(search), env.clone());
         Ok(MountWays { meta, tokens, fs, limits, search, env, nsds, session })

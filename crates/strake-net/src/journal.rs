@@ -84,6 +84,9 @@ struct Kept {
     wanted: bool,
 }
 
+/// Told why a session is over.
+pub(crate) type WhenBroken = Box<dyn FnOnce(&Error) + Send>;
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Journal {
@@ -92,7 +95,9 @@ pub(crate) struct Journal {
     /// The server process that has seen all answered changes.
     pub(crate) boot: Option<u64>,
     /// Set when the server's state contradicts the answers that this client got.
-    pub(crate) broken: Option<Error>,
+    broken: Option<Error>,
+    /// Told of that, once. It must not wait.
+    when_broken: Option<WhenBroken>,
     /// Whether a thread is syncing because the journal is full.
     pub(crate) syncing: bool,
     last: u64,
@@ -108,6 +113,27 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
+    /// Why the session is over, if it is.
+    pub(crate) fn broken(&self) -> Option<&Error> {
+        self.broken.as_ref()
+    }
+
+    /// Ends the session: the server's state contradicts the answers that this client got.
+    pub(crate) fn break_off(&mut self, why: &Error) {
+        self.broken = Some(why.clone());
+        if let Some(then) = self.when_broken.take() {
+            then(why);
+        }
+    }
+
+    /// See [`crate::MetaClientSession::when_over`].
+    pub(crate) fn when_broken(&mut self, then: WhenBroken) {
+        match &self.broken {
+            Some(why) => then(why),
+            None => self.when_broken = Some(then),
+        }
+    }
+
     /// The oldest change that has no answer, or else the next one.
     fn oldest(&self) -> u64 {
         self.open.first().copied().unwrap_or(self.last + 1)
@@ -206,7 +232,7 @@ impl Journal {
                     ErrorKind::Io,
                     format!("the metadata does not take change {sequence} any more: {error}"),
                 );
-                self.broken = Some(error.clone());
+                self.break_off(&error);
                 Err(error)
             }
             Err(error) => {

@@ -129,6 +129,12 @@ impl MetaClientSession {
         }
     }
 
+    /// Says who is told if the session is over before its client is: what the client was told is
+    /// not true any more, and all its calls fail from then on. `then` must not wait.
+    pub fn when_over(&self, then: impl FnOnce(&Error) + Send + 'static) {
+        self.journal.lock().when_broken(Box::new(then));
+    }
+
     fn call(&self, reason: &'static str, message: &[u8], repeatable: bool) -> Result<MetaReply> {
         self.call_within(self.session.call_max(), reason, message, repeatable, None)
     }
@@ -305,7 +311,7 @@ impl MetaClientSession {
             self.session.waits().end_wait(wait);
             journal = waited?;
         }
-        if let Some(error) = &journal.broken {
+        if let Some(error) = journal.broken() {
             return Err(error.clone());
         }
         let life = journal.life;
@@ -342,7 +348,7 @@ impl MetaClientSession {
         let limits = self.session.limits();
         let end = self.session.now() + limits.call.saturating_add(limits.broken);
         loop {
-            if journal.broken.is_some() || (journal.has_window() && !journal.is_full()) {
+            if journal.broken().is_some() || (journal.has_window() && !journal.is_full()) {
                 return Ok(journal);
             }
             if self.session.now() >= end {
@@ -374,7 +380,7 @@ impl MetaClientSession {
         let boot = connection.boot();
         let (replay, adrift) = {
             let mut journal = self.journal.lock();
-            if let Some(error) = &journal.broken {
+            if let Some(error) = journal.broken() {
                 return Err(error.clone());
             }
             // The last connection broke, so its callers learn how they stand at once.
@@ -406,7 +412,7 @@ impl MetaClientSession {
         let mut journal = self.journal.lock();
         answers.into_iter().for_each(|(sequence, answer)| journal.deliver(sequence, answer));
         self.moved.notify_all();
-        journal.broken.clone().map_or(Ok(()), Err)
+        journal.broken().map_or(Ok(()), |why| Err(why.clone()))
     }
 
     /// Replays a change that was answered.
@@ -433,7 +439,7 @@ impl MetaClientSession {
              ({what}): unmount and mount again"
         );
         let error = Error::new(ErrorKind::Io, detail);
-        self.journal.lock().broken = Some(error.clone());
+        self.journal.lock().break_off(&error);
         Err(error)
     }
 

@@ -251,6 +251,9 @@ fn a_replay_with_another_outcome_ends_the_session() {
     let (folder, port) = (Folder::new(), Arc::<ListMeta>::default());
     let server = serve(&folder, &port, 1);
     let session = joined(&folder);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&told);
+    session.when_over(move |error| hears.lock().push(error.to_string()));
     session.sync().expect("synced");
     session.apply(&entry(1)).expect("applied");
     server.stop();
@@ -265,6 +268,8 @@ fn a_replay_with_another_outcome_ends_the_session() {
     }
     assert_eq!(session.apply(&entry(2)).expect_err("over").kind(), ErrorKind::Io);
     assert_eq!(session.sync().expect_err("over").kind(), ErrorKind::Io);
+    let told = told.lock();
+    assert!(matches!(told.as_slice(), [one] if one.contains("another outcome")), "{told:?}");
 }
 
 /// Two clients may write one file beside each other, so the reply to one says what the other has

@@ -20,6 +20,8 @@
 //! client's end tells its tokens *when the renewal was sent* ([`ToClient::renewed`]). So a reply
 //! that took long extends less. Pulses also give the authority a way to a client that is silent.
 //!
+//! A client that cannot go on ends its life itself ([`TokenSession::end_life`]).
+//!
 //! **The authority moves.** It is sought for each connection ([`Whereabouts`]), and each pulse that
 //! fails makes another connection. Terms never go back: a leader of an earlier term than one that
 //! the client knows of leads no more, and is left again.
@@ -33,6 +35,7 @@ use crate::server::{Answer, ConnectedClient, Handler};
 use crate::session::{SessionEnv, decode, encode};
 use crate::whereabouts::Whereabouts;
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use strake_env::WaitNames;
@@ -215,6 +218,8 @@ struct Shared {
     env: SessionEnv,
     /// Who takes the authority's messages.
     sink: OnceLock<Weak<dyn ToClient>>,
+    /// The client cannot go on, whatever the authority says.
+    is_over: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -262,10 +267,10 @@ impl TokenSession {
         client: ClientId,
         env: SessionEnv,
     ) -> Result<TokenSession> {
-        let (state, changed) = (Mutex::default(), Condvar::new());
+        let (state, is_over, changed) = (Mutex::default(), AtomicBool::new(false), Condvar::new());
         let (service, sink) = (Service::TokensOf(fs), OnceLock::new());
         let whereabouts = whereabouts.into();
-        let shared = Shared { whereabouts, service, client, env, sink, state, changed };
+        let shared = Shared { whereabouts, service, client, env, sink, is_over, state, changed };
         let shared = Arc::new(shared);
         shared.connection()?;
         let of_thread = Arc::clone(&shared);
@@ -290,6 +295,14 @@ impl TokenSession {
     /// If it is called again.
     pub fn deliver_to(&self, sink: Weak<dyn ToClient>) {
         assert!(self.shared.sink.set(sink).is_ok(), "a session has one client");
+    }
+
+    /// The client cannot go on, because what it was told is not true any more. Its lease is renewed
+    /// no more, so others get what it holds. It hears that it was declared dead. This waits for
+    /// nothing.
+    pub fn end_life(&self) {
+        self.shared.is_over.store(true, Ordering::Release);
+        self.shared.changed.notify_all();
     }
 
     /// Ends the connection and the thread.
@@ -368,6 +381,12 @@ impl Shared {
                 }
                 std::mem::take(&mut state.unsent)
             };
+            if self.is_over.load(Ordering::Acquire) {
+                if let Some(sink) = self.sink.get().and_then(Weak::upgrade) {
+                    sink.declared_dead();
+                }
+                continue;
+            }
             let is_reached = self.renew();
             for (term, message) in unsent {
                 // Further attempts would hold up the next renewal.

@@ -239,6 +239,25 @@ fn a_lease_is_renewed_by_pulses_and_counts_from_when_they_were_sent() {
 }
 
 #[test]
+fn a_client_that_cannot_go_on_renews_nothing_and_is_dead() {
+    let (folder, authority) = (Folder::new(), Arc::new(Authority::default()));
+    let door = serve(&folder, &authority);
+    let (own, client) = (session(&door, 1).expect("let in"), Arc::new(Client::default()));
+    let sink: Weak<Client> = Arc::downgrade(&client);
+    own.deliver_to(sink);
+    own.end_life();
+    let mut lease = client.lease.lock();
+    client.changed.wait_while(&mut lease, |lease| !lease.1);
+    lease.1 = false;
+    let renewals = *authority.renewals.lock();
+    // It is told with each pulse.
+    client.changed.wait_while(&mut lease, |lease| !lease.1);
+    drop(lease);
+    assert_eq!(*authority.renewals.lock(), renewals);
+    own.stop();
+}
+
+#[test]
 fn an_authority_that_is_away_declares_nobody_dead_and_a_new_connection_renews() {
     let (folder, authority) = (Folder::new(), Arc::new(Authority::default()));
     let door = serve(&folder, &authority);
