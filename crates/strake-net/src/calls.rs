@@ -174,6 +174,11 @@ impl Calls {
         self.state.lock().in_flight.keys().next().copied()
     }
 
+    /// The bytes of the calls in flight.
+    pub(crate) fn bytes(&self) -> usize {
+        self.state.lock().bytes
+    }
+
     /// How many calls are in flight.
     pub(crate) fn count(&self) -> usize {
         self.state.lock().in_flight.len()

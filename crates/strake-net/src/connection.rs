@@ -336,6 +336,11 @@ impl Connection {
         self.send(kind, message, &[], limit, &call)
     }
 
+    /// The bytes of the requests without a reply.
+    pub(crate) fn bytes_in_flight(&self) -> usize {
+        self.inner.calls.bytes()
+    }
+
     /// The oldest request without a reply.
     pub(crate) fn oldest_call(&self) -> Option<u64> {
         self.inner.calls.oldest()

@@ -8,6 +8,10 @@
 //! **Who may speak.** The service is for nodes with the role *quorum*. Whoever takes a message
 //! learns which node sent it ([`ReplicaPort::deliver`]), and must refuse what another one signs.
 //!
+//! **Threads.** To wake a thread takes longer than to write a short message. So the sender's thread
+//! writes it, if nothing waits before it and so little is on its way that the host takes it at
+//! once. At the other end the thread that reads a message hands it in.
+//!
 //! **A peer that is cut off** answers nothing, and the host's buffers would take messages for a
 //! while. So a connection on which a message waits for its reply for too long is given up. What
 //! waits behind it then is old, and is dropped.
@@ -32,6 +36,9 @@ use tracing::warn;
 const LIMIT: Duration = Duration::from_secs(2);
 /// Between attempts to connect.
 const PAUSE: Duration = Duration::from_millis(200);
+/// With no more than so many bytes on their way, the host's buffers take one more message of that
+/// length at once, also if the other end is cut off.
+const DIRECT_BYTES_MAX: usize = 8 << 10;
 /// An outbox holds so many messages at most,
 const WAITING_MAX: usize = 1024;
 /// and so many bytes.
@@ -66,6 +73,10 @@ impl Handler for ReplicaHandler {
         self.port.deliver(peer, message)?;
         Ok(Answer { message: Vec::new(), payload: buffer })
     }
+
+    fn is_short(&self, _message: &[u8]) -> bool {
+        true
+    }
 }
 
 /// The way to another replica.
@@ -80,6 +91,8 @@ struct Shared {
     env: SessionEnv,
     outbox: Mutex<Outbox>,
     changed: Condvar,
+    /// Messages are taken out of the outbox with this held, so that they are sent in their order.
+    held: Mutex<Option<Held>>,
 }
 
 #[derive(Default)]
@@ -106,7 +119,8 @@ impl ReplicaWay {
     pub fn open(endpoint: Endpoint, of: Option<FsId>, env: SessionEnv) -> Result<ReplicaWay> {
         let (outbox, changed) = (Mutex::default(), Condvar::new());
         let service = of.map_or(Service::Replica, Service::ReplicaOf);
-        let shared = Arc::new(Shared { endpoint, service, env, outbox, changed });
+        let held = Mutex::default();
+        let shared = Arc::new(Shared { endpoint, service, env, outbox, changed, held });
         let of_thread = Arc::clone(&shared);
         let thread = Builder::new().name("replica way".into()).spawn(move || of_thread.run())?;
         Ok(ReplicaWay { shared, thread: Mutex::new(Some(thread)) })
@@ -123,7 +137,11 @@ impl ReplicaWay {
         while outbox.waiting.len() > WAITING_MAX || outbox.bytes > WAITING_BYTES_MAX {
             drop(outbox.pop());
         }
-        self.shared.changed.notify_all();
+        let is_first = outbox.waiting.len() == 1;
+        drop(outbox);
+        if !is_first || !self.shared.send_directly() {
+            self.shared.changed.notify_all();
+        }
     }
 
     /// Ends the thread and the connection. This takes as long as an attempt to connect may.
@@ -155,14 +173,21 @@ impl Shared {
     }
 
     fn run(&self) {
-        let (mut held, mut was_reached) = (None, true);
-        while let Some(message) = self.next() {
-            let sent = self.send(&mut held, &message);
+        let mut was_reached = true;
+        while self.is_wanted() {
+            let sent = {
+                let mut held = self.held.lock();
+                let Some(message) = self.outbox.lock().pop() else { continue };
+                let sent = self.send(&mut held, &message);
+                if sent.is_err() {
+                    *held = None;
+                }
+                sent
+            };
             let Err(error) = sent else {
                 was_reached = true;
                 continue;
             };
-            held = None;
             if was_reached {
                 warn!(target: "replica", "a replica is not reached: {error}");
             }
@@ -171,12 +196,37 @@ impl Shared {
         }
     }
 
-    /// The next message; `None` at the end.
-    fn next(&self) -> Option<Vec<u8>> {
+    /// Waits for a message. False at the end.
+    fn is_wanted(&self) -> bool {
         let mut outbox = self.outbox.lock();
         self.changed
             .wait_while(&mut outbox, |outbox| outbox.waiting.is_empty() && !outbox.has_ended);
-        if outbox.has_ended { None } else { outbox.pop() }
+        !outbox.has_ended
+    }
+
+    /// Sends the first message on the caller's thread, if that takes no time. False if something is
+    /// left for the thread of this way.
+    fn send_directly(&self) -> bool {
+        let Some(mut held) = self.held.try_lock() else { return false };
+        let is_quick = |held: &mut Held| {
+            !held.connection.is_broken() && held.connection.bytes_in_flight() <= DIRECT_BYTES_MAX
+        };
+        let message = {
+            let mut outbox = self.outbox.lock();
+            let is_short =
+                outbox.waiting.front().is_some_and(|message| message.len() <= DIRECT_BYTES_MAX);
+            if !is_short || outbox.has_ended || !held.as_mut().is_some_and(is_quick) {
+                return false;
+            }
+            outbox.pop()
+        };
+        if let Some(message) = message
+            && self.send(&mut held, &message).is_err()
+        {
+            // The thread makes a connection for the next message.
+            *held = None;
+        }
+        self.outbox.lock().waiting.is_empty()
     }
 
     /// Drops what is old by now, and gives the other end a moment.

@@ -82,6 +82,41 @@ fn messages_come_in_order_and_with_their_sender() {
     }
 }
 
+/// Some messages are written by whoever sends them, and some by the thread of the way.
+#[test]
+fn messages_of_several_threads_keep_the_order_of_each() {
+    const THREADS: u8 = 4;
+    const COUNT: u8 = 100;
+    let cluster = TestCluster::new(1);
+    let ear = Arc::new(Ear::default());
+    let door = door_of(&cluster, &ear);
+    let own = cluster.node("n2", &[Role::Quorum], Cipher::AuthOnly);
+    let way = way(&door, &own);
+    let seed = Rng::from_entropy().expect("random").next_u64();
+    println!("seed {seed}");
+    strake_env::thread::scope(|scope| {
+        for thread in 1..=THREADS {
+            let (way, mut rng) = (&way, Rng::new(seed + u64::from(thread)));
+            scope.spawn(move || {
+                for number in 0..COUNT {
+                    let mut message = vec![thread, number];
+                    message.resize(2 + rng.index(2 * DIRECT_BYTES_MAX), 7);
+                    way.send(message);
+                    if rng.one_in(4) {
+                        RealClock.sleep(Duration::from_micros(rng.below(2000)));
+                    }
+                }
+            });
+        }
+    });
+    let heard = ear.wait_for(usize::from(THREADS) * usize::from(COUNT));
+    for thread in 1..=THREADS {
+        let of_thread = heard.iter().map(|(_, message)| message).filter(|it| it[0] == thread);
+        assert!(of_thread.map(|message| message[1]).eq(0..COUNT), "thread {thread}: {seed}");
+    }
+    way.stop();
+}
+
 #[test]
 fn a_node_without_the_role_is_not_heard() {
     let cluster = TestCluster::new(1);

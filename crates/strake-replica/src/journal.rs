@@ -306,7 +306,17 @@ impl Journal {
     /// # Errors
     /// If the disk fails or is too small. Nothing is accepted from then on.
     pub fn write(&mut self, batch: &Batch) -> Result<(), JournalError> {
-        let outcome = self.try_write(batch);
+        let outcome = self.try_write(batch, false);
+        self.has_failed |= outcome.is_err();
+        outcome
+    }
+
+    /// Does [`Journal::write`] and then [`Journal::sync`], with one call of the disk.
+    ///
+    /// # Errors
+    /// As [`Journal::write`].
+    pub fn write_and_sync(&mut self, batch: &Batch) -> Result<(), JournalError> {
+        let outcome = self.try_write(batch, true);
         self.has_failed |= outcome.is_err();
         outcome
     }
@@ -326,7 +336,7 @@ impl Journal {
         Ok(())
     }
 
-    fn try_write(&mut self, batch: &Batch) -> Result<(), JournalError> {
+    fn try_write(&mut self, batch: &Batch, syncs: bool) -> Result<(), JournalError> {
         self.refuse_if_failed()?;
         if let Some(hard) = &batch.hard {
             self.kept.hard = hard.clone();
@@ -347,7 +357,7 @@ impl Journal {
         if self.at + bytes.len() as u64 > self.area_bytes {
             return self.begin_epoch();
         }
-        self.write_record(&bytes)
+        self.write_record(&bytes, syncs)
     }
 
     fn refuse_if_failed(&self) -> Result<(), JournalError> {
@@ -362,10 +372,18 @@ impl Journal {
         Head { identity, epoch, sequence, synced, length: 0, body_bytes: 0 }
     }
 
-    fn write_record(&mut self, bytes: &[u8]) -> Result<(), JournalError> {
-        self.disk.write_at(area_at(self.area_bytes, self.epoch) + self.at, bytes)?;
+    /// Appends a record. With `syncs` it is durable then, and all before it.
+    fn write_record(&mut self, bytes: &[u8], syncs: bool) -> Result<(), JournalError> {
+        let place = area_at(self.area_bytes, self.epoch) + self.at;
+        match syncs && obeys(Rule::SyncsReachTheDisk) {
+            true => self.disk.write_and_sync(place, bytes)?,
+            false => self.disk.write_at(place, bytes)?,
+        }
         self.at += bytes.len() as u64;
         self.sequence += 1;
+        if syncs {
+            self.synced = self.sequence;
+        }
         Ok(())
     }
 
@@ -380,7 +398,7 @@ impl Journal {
         if bytes.len() as u64 > self.area_bytes {
             return Err(JournalError::TooSmall);
         }
-        self.write_record(&bytes)?;
+        self.write_record(&bytes, false)?;
         self.disk.sync()?;
         self.synced = self.sequence;
         let block = superblock(self.identity, self.epoch, self.area_bytes);

@@ -104,9 +104,13 @@ fn crash(seed: u64) {
     let mut synced = vec![(disk.position(), 0usize)];
     for _ in 0..40 {
         let step = model.step(&mut rng);
-        journal.write(&step).expect("the disk works");
+        let syncs = rng.one_in(2);
+        match syncs && rng.one_in(2) {
+            true => journal.write_and_sync(&step).expect("the disk works"),
+            false => journal.write(&step).expect("the disk works"),
+        }
         states.push((disk.position(), model.clone()));
-        if rng.one_in(2) {
+        if syncs {
             journal.sync().expect("the disk works");
             synced.push((disk.position(), states.len() - 1));
         }

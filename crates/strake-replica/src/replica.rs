@@ -9,6 +9,11 @@
 //! Callers and messages go to the core directly, under one lock that is never held across I/O, a
 //! message or the state machine. Whoever waits has a limit, and a name in the list of waits.
 //!
+//! The core's output is mostly taken and handed on by the thread that caused it: one that brings a
+//! message, that has written the journal, or that waits for an entry. Waking the thread `replica`
+//! would take longer. One thread at a time does that, so that all goes on in order, and it does so
+//! once. It wakes the thread `replica` for the outputs that others cause meanwhile.
+//!
 //! **When the journal fails**, when the log asks for what this program does not understand, or when
 //! two replicas have lost what they promised, the replica ends: all calls fail and say why.
 
@@ -156,6 +161,9 @@ struct Shared {
     work: Condvar,
     /// For callers.
     done: Condvar,
+    /// Held while the core's output is taken and handed on. `None` before the threads are there,
+    /// and at the end.
+    hands: Mutex<Option<threads::Hands>>,
 }
 
 /// A replica that runs.
@@ -199,7 +207,8 @@ impl Replica {
         };
         let state = Mutex::new(state);
         let (work, done) = (Condvar::new(), Condvar::new());
-        let shared = Shared { cluster, config, transport, clock, waits, state, work, done };
+        let hands = Mutex::default();
+        let shared = Shared { cluster, config, transport, clock, waits, state, work, done, hands };
         let shared = Arc::new(shared);
         let threads = Mutex::new(threads::start(&shared, journal, machine, applied)?);
         Ok(Replica { shared, threads })
@@ -232,7 +241,9 @@ impl Replica {
         let now = self.shared.clock.monotonic();
         let mut state = self.shared.state.lock();
         state.core.receive(now, envelope);
-        self.shared.wake(&mut state);
+        state.is_due = true;
+        drop(state);
+        self.shared.step();
         Ok(())
     }
 
@@ -294,6 +305,15 @@ impl Replica {
         Ok(())
     }
 
+    /// Entries that linger go to the others now ([`Core::hurry`]). The caller has something else to
+    /// do first, so the thread `replica` sends them.
+    pub fn hurry(&self) {
+        let mut state = self.shared.state.lock();
+        if state.core.hurry() {
+            self.shared.wake(&mut state);
+        }
+    }
+
     /// Waits until an entry is committed, with all before it.
     ///
     /// # Errors
@@ -302,7 +322,10 @@ impl Replica {
     pub fn wait_committed(&self, stamp: Stamp, limit: Duration) -> Result<(), Failure> {
         let mut state = self.enter()?;
         if state.core.hurry() {
-            self.shared.wake(&mut state);
+            state.is_due = true;
+            drop(state);
+            self.shared.step();
+            state = self.enter()?;
         }
         let detail = format!("entry {}", stamp.position);
         self.wait(&mut state, "replica commit", &detail, limit, |state| {

@@ -1,7 +1,8 @@
 //! Makes the dirty data of one file or of many files durable.
 //!
 //! 1. Note the size, and send all dirty blocks. They are then accepted.
-//! 2. Commit the NSDs. The blocks are then stable.
+//! 2. Commit the NSDs. The blocks are then stable. In a cluster the times are told before, if the
+//!    metadata lacks nothing else: its replicas write them while the NSDs commit.
 //! 3. Tell the metadata the size, the times and where the bytes are (`MetaOp::Update`). The size
 //!    is the one noted in step 1, or less if the file was cut since: what was written later may not
 //!    be stable.
@@ -11,7 +12,7 @@ use crate::block_io::send::flush_block;
 use crate::flush::folding::forget_stored;
 use crate::flush::harden::{fold, harden};
 use crate::flush::settling::Settling;
-use crate::flush::told::{lacking, took};
+use crate::flush::told::{Told, lacking, took};
 use crate::inode::core::InodeState;
 use crate::inode::open_table::Pinned;
 use crate::memory::file::FileState;
@@ -206,6 +207,7 @@ fn make_stable(mount: &Mount, inode: &Arc<InodeState>, file: &Arc<FileState>) ->
         if file.unstable.load(Ordering::Acquire) == 0 && is_whole() {
             return Ok(());
         }
+        tell_times(mount, inode, file)?;
         let ran = mount.array.rounds.run(false);
         attempts += u32::from(nsds.restarts() == restarts);
         match ran {
@@ -256,6 +258,19 @@ fn send_blocks_once(mount: &Mount, inode: &Arc<InodeState>, file: &Arc<FileState
     });
     let sent = indexes.len() as u64 * u64::from(mount.array.block_size);
     failure.into_inner().map_or(Ok(sent.min(file.size())), Err)
+}
+
+/// Tells the metadata of a cluster the times of a file, if it lacks nothing else. If a crash leaves
+/// them without the bytes, the file looks younger than it is, and nothing is lost by that.
+fn tell_times(mount: &Mount, inode: &Arc<InodeState>, file: &Arc<FileState>) -> Result<()> {
+    if mount.tokens.is_none() {
+        return Ok(());
+    }
+    let content = file.content.read();
+    let _serial = file.meta.lock();
+    let Some(told) = Told::times(inode, file, &content) else { return Ok(()) };
+    let result = mount.array.meta.apply_inode(told.update(inode.ino));
+    took(inode, file, &content, &told, result)
 }
 
 /// Tells the metadata what it lacks of a file. Holds `content` shared across the metadata call, so

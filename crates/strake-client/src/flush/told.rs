@@ -26,6 +26,23 @@ impl Told {
         Told { size, data: None, delta: 0, mtime: None, ctime: None, changes, epoch }
     }
 
+    /// The times alone, if the metadata lacks nothing else of a file with an object. The caller
+    /// holds the file's `content`.
+    pub(crate) fn times(inode: &InodeState, file: &FileState, content: &Content) -> Option<Told> {
+        let core = inode.core.lock();
+        let size = file.told_size.load(Ordering::Acquire);
+        let is_alone = matches!(content, Content::Object(_))
+            && !file.content_changed.load(Ordering::Acquire)
+            && file.linked.load(Ordering::Acquire)
+            && file.size() == size
+            && core.allocated_delta == 0;
+        let (mtime, ctime) = (core.mtime, core.ctime);
+        let is_lacking = mtime.is_some() || ctime.is_some();
+        let (changes, epoch) = (core.changes, core.epoch());
+        let told = Told { size, data: None, delta: 0, mtime, ctime, changes, epoch };
+        (is_alone && is_lacking).then_some(told)
+    }
+
     /// The operation that tells the metadata.
     pub(crate) fn update(&self, ino: Ino) -> MetaOp {
         let (size, data, allocated_delta) = (self.size, self.data.clone(), self.delta);

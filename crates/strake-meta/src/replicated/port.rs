@@ -14,7 +14,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_env::Stop;
 use strake_proto::meta::{
-    CountedAnswer, CountedEntry, Counts, MetaCheckReply, MetaEntry, MetaPort, MetaQuery, MetaReply,
+    CountedAnswer, CountedEntry, Counts, MetaCheckReply, MetaEntry, MetaOp, MetaPort, MetaQuery,
+    MetaReply,
 };
 use strake_proto::{Error, ErrorKind, FeatureLevel, Result, Term};
 use strake_replica::core::Refusal;
@@ -165,7 +166,12 @@ impl TermPort {
         let (mut made, mut end, mut wait) = (0, None, None);
         let outcome = loop {
             match self.try_apply(entry, &bytes, made, &walked) {
-                Ok(Tried::Answered(answer)) => break Ok(answer),
+                Ok(Tried::Answered(answer)) => {
+                    if is_urgent(&entry.entry().op) {
+                        self.meta.replica.hurry();
+                    }
+                    break Ok(answer);
+                }
                 Err(error) => break Err(error),
                 Ok(Tried::LacksSpace) => {
                     made += 1;
@@ -213,6 +219,18 @@ impl TermPort {
         counts.metadata_bytes = self.meta.kv.weight();
         let free = || space::free(&self.meta.kv, PART_FOR_NAMES);
         counts.metadata_free = if self.meta.saver.is_full() { 0 } else { free() };
+    }
+}
+
+/// Whether a sync follows such a change at once, as a rule, and somebody waits for it: a hardened
+/// write, or the times of a file that was overwritten. The other replicas may have it by then.
+fn is_urgent(op: &MetaOp) -> bool {
+    match op {
+        MetaOp::Harden { .. } => true,
+        MetaOp::Update { data: None, allocated_delta: 0, mtime, ctime, .. } => {
+            mtime.is_some() || ctime.is_some()
+        }
+        _ => false,
     }
 }
 

@@ -1,5 +1,5 @@
-//! The three threads of a replica. Each ends when the one before it does: the thread `replica` at a
-//! stop or a fault, the others when nothing is handed to them any more.
+//! The three threads of a replica. The thread `replica` ends at a stop or a fault, the others when
+//! nothing is handed to them any more.
 
 use super::{Outcome, Shared, State};
 use crate::core::{Batch, Committed, CopyOrder, Output, ReceivedPart};
@@ -23,6 +23,12 @@ enum Order {
     Write(Batch),
     /// Write everything anew, if this epoch is in force.
     Renew(u64),
+}
+
+/// The ways of the core's output to the other threads.
+pub(super) struct Hands {
+    orders: Sender<Order>,
+    work: Sender<Work>,
 }
 
 /// What the thread `replica-apply` is to do.
@@ -54,16 +60,16 @@ pub(super) fn start(
         Machine::Carried(machine) => apply_all(&for_apply, machine, &to_apply),
         Machine::Keeping(machine) => drive_keeping(&for_apply, machine, applied, &to_apply),
     });
-    let core = Box::new(move || run_core(&for_core, &orders, &work));
-    Ok(vec![
-        spawn("replica-journal", journal)?,
-        spawn("replica-apply", apply)?,
-        spawn("replica", core)?,
-    ])
+    let threads = vec![spawn("replica-journal", journal)?, spawn("replica-apply", apply)?];
+    *shared.hands.lock() = Some(Hands { orders, work });
+    let core = spawn("replica", Box::new(move || run_core(&for_core)));
+    // Without this thread nobody would end the others.
+    let core = core.inspect_err(|_| *shared.hands.lock() = None)?;
+    Ok(threads.into_iter().chain([core]).collect())
 }
 
-/// Takes what the core says, and hands it on.
-fn run_core(shared: &Shared, orders: &Sender<Order>, work: &Sender<Work>) {
+/// Has the core look at the time, and hands on the outputs that callers leave to this thread.
+fn run_core(shared: &Shared) {
     let tick = shared.config.heartbeat / TICKS_PER_HEARTBEAT;
     loop {
         let mut state = shared.state.lock();
@@ -73,11 +79,40 @@ fn run_core(shared: &Shared, orders: &Sender<Order>, work: &Sender<Work>) {
             let pause = lingers.map_or(tick, |lingers| lingers.min(tick));
             shared.work.wait_for(&mut state, pause.max(Duration::from_millis(1)));
         }
+        let is_stopping = state.is_stopping;
+        drop(state);
+        let mut hands = shared.hands.lock();
+        match hands.as_ref() {
+            Some(hands) if !is_stopping => shared.step_once(hands),
+            _ => {
+                *hands = None;
+                return;
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Takes the core's output once, and hands it on. If another thread is at it, that one sees to
+    /// it. The thread `replica` goes on with what comes meanwhile, so no caller is kept.
+    pub(super) fn step(&self) {
+        match self.hands.try_lock().as_deref() {
+            Some(Some(hands)) => self.step_once(hands),
+            _ => return,
+        }
+        if self.state.lock().is_due {
+            self.work.notify_one();
+        }
+    }
+
+    fn step_once(&self, hands: &Hands) {
+        let mut state = self.state.lock();
         if state.is_stopping {
+            state.is_due = false;
             return;
         }
         state.is_due = false;
-        state.core.tick(shared.clock.monotonic());
+        state.core.tick(self.clock.monotonic());
         let output = state.core.output();
         let is_stable = state.core.stable() >= state.applied && !state.core.lacks();
         let takes_snapshot = is_stable && std::mem::take(&mut state.wants_snapshot);
@@ -85,13 +120,37 @@ fn run_core(shared: &Shared, orders: &Sender<Order>, work: &Sender<Work>) {
         let renews = state.renews.take();
         drop(state);
         if let Some(fault) = output.fault {
-            return shared.end(&fault.to_string());
+            return self.end(&fault.to_string());
         }
-        hand_on(shared, output, takes_snapshot, orders, work);
+        self.hand_on(output, takes_snapshot, hands);
         if let Some(epoch) = renews {
-            let _ = orders.send(Order::Renew(epoch));
+            let _ = hands.orders.send(Order::Renew(epoch));
         }
-        shared.done.notify_all();
+        self.done.notify_all();
+    }
+
+    /// The receivers are there for as long as their threads run. A thread that has ended has said
+    /// why.
+    fn hand_on(&self, output: Output, takes_snapshot: bool, hands: &Hands) {
+        if let Some(batch) = output.persist {
+            let _ = hands.orders.send(Order::Write(batch));
+        }
+        for envelope in output.send {
+            self.transport.send(envelope.to, encode(self.cluster, &envelope));
+        }
+        if let Some(snapshot) = output.install {
+            let _ = hands.work.send(Work::Install(snapshot));
+        }
+        if !output.committed.is_empty() {
+            let _ = hands.work.send(Work::Apply(output.committed));
+        }
+        let received = output.received.into_iter().map(Work::Receive);
+        for next in received.chain(output.orders.into_iter().map(Work::Obey)) {
+            let _ = hands.work.send(next);
+        }
+        if takes_snapshot {
+            let _ = hands.work.send(Work::Shorten);
+        }
     }
 }
 
@@ -100,35 +159,6 @@ fn note_reads(state: &mut State, output: &Output) {
         if let Some(read) = state.reads.get_mut(number) {
             *read = Some(*position);
         }
-    }
-}
-
-/// The receivers are there for as long as their threads run. A thread that has ended has said why.
-fn hand_on(
-    shared: &Shared,
-    output: Output,
-    takes_snapshot: bool,
-    orders: &Sender<Order>,
-    work: &Sender<Work>,
-) {
-    if let Some(batch) = output.persist {
-        let _ = orders.send(Order::Write(batch));
-    }
-    for envelope in output.send {
-        shared.transport.send(envelope.to, encode(shared.cluster, &envelope));
-    }
-    if let Some(snapshot) = output.install {
-        let _ = work.send(Work::Install(snapshot));
-    }
-    if !output.committed.is_empty() {
-        let _ = work.send(Work::Apply(output.committed));
-    }
-    let received = output.received.into_iter().map(Work::Receive);
-    for next in received.chain(output.orders.into_iter().map(Work::Obey)) {
-        let _ = work.send(next);
-    }
-    if takes_snapshot {
-        let _ = work.send(Work::Shorten);
     }
 }
 
@@ -144,14 +174,17 @@ fn write_all(shared: &Shared, mut journal: Journal, orders: &Receiver<Order>) {
         let is_synced = batches.clone().any(|batch| batch.sync);
         let ticket = batches.map(|batch| batch.ticket).max();
         let mut renewed = None;
-        let mut obey = |order: &Order| match order {
+        let last = waiting.len() - 1;
+        let mut obey = |(at, order): (usize, &Order)| match order {
+            Order::Write(batch) if at == last && is_synced => journal.write_and_sync(batch),
             Order::Write(batch) => journal.write(batch),
             Order::Renew(epoch) => {
                 renewed = journal.renew(*epoch)?.then_some(*epoch).or(renewed);
                 Ok(())
             }
         };
-        let written = waiting.iter().try_for_each(&mut obey);
+        let written = waiting.iter().enumerate().try_for_each(&mut obey);
+        // Nothing is left to do for it, as a rule.
         let outcome = written.and_then(|()| if is_synced { journal.sync() } else { Ok(()) });
         if let Err(fault) = outcome {
             return shared.end(&fault.to_string());
@@ -163,11 +196,10 @@ fn write_all(shared: &Shared, mut journal: Journal, orders: &Receiver<Order>) {
         if let Some(ticket) = ticket {
             state.core.persisted(now, ticket, is_synced);
         }
-        shared.wake(&mut state);
+        state.is_due = true;
         drop(state);
-        if renewed.is_some() {
-            shared.done.notify_all();
-        }
+        // This also tells those who wait for a journal that is written anew.
+        shared.step();
     }
 }
 

@@ -5,6 +5,7 @@ use crate::cluster::place::{NODES, nsd};
 use crate::cluster::world::World;
 use std::time::Duration;
 use strake_env::{Clock, RealClock};
+use strake_proto::ErrorKind;
 use strake_proto::meta::{MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdContext, NsdReply, NsdRequest};
 
@@ -27,6 +28,10 @@ pub(crate) fn check(world: &World) -> Result<(), String> {
         match crew.manage(|manager| manager.check_strips()) {
             // The crew reads an NSD again soon after it has come back.
             Ok(check) if !check.notes.is_empty() && RealClock.monotonic() < end => {
+                RealClock.sleep(LOOK);
+                continue;
+            }
+            Err(error) if error.kind() == ErrorKind::Io && RealClock.monotonic() < end => {
                 RealClock.sleep(LOOK);
                 continue;
             }
