@@ -124,6 +124,22 @@ impl Stream {
         }
     }
 
+    /// How long one read may make no progress. It counts on all handles.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn set_read_limit(&self, limit: Duration) -> io::Result<()> {
+        match self {
+            Stream::Unix(stream) => stream.set_read_timeout(Some(limit)),
+            Stream::Tcp(stream) => stream.set_read_timeout(Some(limit)),
+            #[cfg(any(test, feature = "simulation"))]
+            Stream::Simulated(stream) => {
+                stream.set_read_limit(limit);
+                Ok(())
+            }
+        }
+    }
+
     /// The stream with one time limit for all that is read and written through it together. The
     /// limits of single reads and writes must be set anew afterwards.
     pub fn within(&mut self, limit: Duration) -> Within<'_> {

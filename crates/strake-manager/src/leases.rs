@@ -116,6 +116,8 @@ enum Job {
 pub struct LeaseService {
     state: Mutex<State>,
     changed: Condvar,
+    /// Signalled when all changes of a client have ended.
+    unchanging: Condvar,
     own: BTreeSet<ClientId>,
     /// The epoch of its own clients.
     epoch: Epoch,
@@ -160,6 +162,7 @@ impl LeaseService {
                 stopped,
             }),
             changed: Condvar::new(),
+            unchanging: Condvar::new(),
             own,
             epoch: Epoch(term.0),
             deaths,
@@ -354,6 +357,7 @@ impl LeaseService {
     pub fn stop(&self) {
         self.state.lock().stopped = true;
         self.changed.notify_all();
+        self.unchanging.notify_all();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
@@ -519,7 +523,7 @@ impl LeaseService {
         let wait = self.waits.begin_wait("changes of a dead client", &client.to_string());
         let mut state = self.state.lock();
         let is_changing = |state: &mut State| state.changes.contains_key(&client) && !state.stopped;
-        self.changed.wait_while_for(&mut state, is_changing, CHANGES_MAX);
+        self.unchanging.wait_while_for(&mut state, is_changing, CHANGES_MAX);
         let have_ended = !state.changes.contains_key(&client);
         drop(state);
         self.waits.end_wait(wait);
@@ -602,7 +606,7 @@ impl Drop for Change<'_> {
         *count -= 1;
         if *count == 0 {
             state.changes.remove(&self.client);
-            self.service.changed.notify_all();
+            self.service.unchanging.notify_all();
         }
     }
 }

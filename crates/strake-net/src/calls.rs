@@ -102,13 +102,14 @@ impl Calls {
         Ok(Call { number, slot })
     }
 
-    /// Takes a reply. A reply to no known call is dropped.
-    pub(crate) fn deliver(&self, frame: Frame) {
-        let Some(entry) = self.remove(frame.number) else { return };
-        if let Some(slot) = entry.slot {
-            *slot.reply.lock() = Some(Ok(frame));
-            slot.arrived.notify_one();
-        }
+    /// Takes a reply. A reply to no known call is dropped. Returns whether a caller waited for it.
+    pub(crate) fn deliver(&self, frame: Frame) -> bool {
+        let Some(slot) = self.remove(frame.number).and_then(|entry| entry.slot) else {
+            return false;
+        };
+        *slot.reply.lock() = Some(Ok(frame));
+        slot.arrived.notify_one();
+        true
     }
 
     fn remove(&self, number: u64) -> Option<Entry> {
@@ -154,12 +155,17 @@ impl Calls {
             }
             drop(reply);
             if left.is_zero() {
-                self.forsake(call);
-                let detail = format!("no reply within {:.1} s", limit.as_secs_f64());
-                return Err(CallError::Failed(Error::new(ErrorKind::TimedOut, detail)));
+                return Err(self.late(call, limit));
             }
             look();
         }
+    }
+
+    /// The reply has not come within its limit.
+    pub(crate) fn late(&self, call: &Call, limit: Duration) -> CallError {
+        self.forsake(call);
+        let detail = format!("no reply within {:.1} s", limit.as_secs_f64());
+        CallError::Failed(Error::new(ErrorKind::TimedOut, detail))
     }
 
     /// Nobody waits for this call any more. It keeps its place until its reply comes.
@@ -207,6 +213,11 @@ impl Calls {
 }
 
 impl Call {
+    /// The reply, if it has come. It is taken once.
+    pub(crate) fn reply(&self) -> Option<std::result::Result<Frame, CallError>> {
+        Some(self.slot.reply.lock().take()?.map_err(CallError::Disconnected))
+    }
+
     /// The number that its request carries and its reply echoes.
     pub(crate) fn number(&self) -> u64 {
         self.number

@@ -1,9 +1,10 @@
 //! Calls over one authenticated stream, several in flight.
 //!
-//! Callers write their own frames under the writer's lock. One reader thread per connection takes
-//! every reply and hands it to the call that waits for its number. A reply whose call ran out of
-//! time is dropped. The first error on the stream ends the connection for all calls. Requests of
-//! the server come the same way and are answered by threads of their own ([`crate::back`]).
+//! Callers write their own frames under the writer's lock. A thread of the connection, or a caller
+//! that waits ([`crate::replies`]), takes every reply and hands it to the call that waits for its
+//! number. A reply whose call ran out of time is dropped. The first error on the stream ends the
+//! connection for all calls. Requests of the server come the same way and are answered by threads
+//! of their own ([`crate::back`]).
 //!
 //! Payload buffers go round: a reply's buffer comes back when the caller has copied it out, so that
 //! large reads do not fault in new memory each time.
@@ -14,10 +15,10 @@ pub use crate::calls::CallError;
 use crate::calls::{Call, Calls};
 use crate::credentials::{Introduction, ProvenPeer};
 use crate::detour::{self, Detour};
-use crate::frame::{Frame, FrameKind, FrameLimits, Seal, read_frame, write_frame};
+use crate::frame::{Frame, FrameKind, Seal, write_frame};
 use crate::handshake::introduce;
 use crate::ping;
-use std::io::BufReader;
+use crate::replies::{Replies, Turn};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use strake_env::links::tcp::TcpFigures;
@@ -26,10 +27,9 @@ use strake_env::stream::{Endpoint, Stream};
 use strake_env::sync::{Mutex, WatchedMutex};
 use strake_env::thread::{Builder, JoinHandle};
 use strake_env::workers::Workers;
+use strake_env::{Clock, RealClock};
 use strake_proto::{Error, ErrorKind, Result};
 
-/// Frames of up to this size are read with one system call.
-const READ_BUFFER_BYTES: usize = 64 << 10;
 /// Payload buffers kept for the next reply.
 const SPARE_BUFFERS: usize = 4;
 
@@ -62,6 +62,7 @@ struct Inner {
     stream: Stream,
     writer: WatchedMutex<Writing, Writer>,
     calls: Calls,
+    replies: Replies,
     spare: Mutex<Vec<Vec<u8>>>,
     /// Where it is counted that something came, if that is done.
     link: OnceLock<Link>,
@@ -78,34 +79,75 @@ impl Inner {
     fn end(&self, error: &Error) -> Error {
         let reason = self.calls.end(error);
         self.stream.shutdown();
+        self.replies.end();
         reason
     }
 
     /// Takes replies, and the server's requests, until the stream ends.
-    fn read(&self, stream: Stream, mut seal: Seal, from: &str, back: &Workers<Frame>) {
-        let mut input = BufReader::with_capacity(READ_BUFFER_BYTES, stream);
-        let error = loop {
-            let mut buffer = |bytes| self.buffer(bytes);
-            let read = read_frame(&mut input, &mut seal, FrameLimits::SESSION, &mut buffer);
-            self.link.get().into_iter().for_each(Link::heard);
-            match read {
-                Ok(Some(frame)) if frame.kind == FrameKind::BackRequest => {
-                    if back.submit(frame).is_err() {
-                        let detail = "the server has more requests in flight than it may";
-                        break Error::new(ErrorKind::Corrupt, detail);
-                    }
-                }
-                Ok(Some(frame)) if frame.kind == FrameKind::Pong => {
-                    if let Some(link) = self.link.get() {
-                        link.answered(frame.number, ping::theirs(&frame.message));
-                    }
-                }
-                Ok(Some(frame)) => self.calls.deliver(frame),
-                Ok(None) => break Error::new(ErrorKind::Unreachable, "the connection was closed"),
-                Err(error) => break error,
+    fn read(&self, back: &Workers<Frame>) {
+        loop {
+            let taken = self.replies.next(&mut |bytes| self.buffer(bytes));
+            match taken.and_then(|frame| self.take_in(frame, back)) {
+                Ok(true) if !self.replies.stand_by(&self.calls) => return,
+                Ok(_) => {}
+                Err(error) => return self.end_reading(&error),
             }
-        };
-        self.end(&Error::new(ErrorKind::Unreachable, format!("{from}: {error}")));
+        }
+    }
+
+    /// Takes replies in a caller's turn until its own one is there: see [`Calls::wait_looking`].
+    fn read_for(
+        &self,
+        (turn, call): (&Turn<'_>, &Call),
+        (limit, interval): (Duration, Duration),
+        look: &dyn Fn(),
+        back: &Workers<Frame>,
+    ) -> std::result::Result<Frame, CallError> {
+        let begun = RealClock.monotonic();
+        let (end, mut next_look) = (begun.saturating_add(limit), begun.saturating_add(interval));
+        loop {
+            if let Some(reply) = call.reply() {
+                return reply;
+            }
+            let now = RealClock.monotonic();
+            if now >= end {
+                return Err(self.calls.late(call, limit));
+            }
+            if now >= next_look {
+                look();
+                next_look = now.saturating_add(interval);
+            }
+            let taken = turn.next(limit.min(interval), &mut |bytes| self.buffer(bytes));
+            let handed_in =
+                taken.and_then(|frame| frame.map_or(Ok(false), |frame| self.take_in(frame, back)));
+            if let Err(error) = handed_in {
+                self.end_reading(&error);
+            }
+        }
+    }
+
+    fn end_reading(&self, error: &Error) {
+        let Inner { service, endpoint, .. } = self;
+        let detail = format!("{service} at {endpoint}: {error}");
+        self.end(&Error::new(ErrorKind::Unreachable, detail));
+    }
+
+    /// Hands in what was read. Returns whether a caller waited for it.
+    fn take_in(&self, frame: Frame, back: &Workers<Frame>) -> Result<bool> {
+        self.link.get().into_iter().for_each(Link::heard);
+        match frame.kind {
+            FrameKind::BackRequest => back.submit(frame).map(|()| false).map_err(|_| {
+                let detail = "the server has more requests in flight than it may";
+                Error::new(ErrorKind::Corrupt, detail)
+            }),
+            FrameKind::Pong => {
+                if let Some(link) = self.link.get() {
+                    link.answered(frame.number, ping::theirs(&frame.message));
+                }
+                Ok(false)
+            }
+            _ => Ok(self.calls.deliver(frame)),
+        }
     }
 
     /// Answers one request of the server.
@@ -139,6 +181,7 @@ impl LinkEnd for Inner {
         }
         let sent = write_frame(stream, seal, FrameKind::Ping, number, &[], &[]);
         drop(writer);
+        self.replies.expect();
         if let Err(error) = &sent {
             // Part of a frame may be out: the stream has no meaning any more.
             self.end(&Error::new(ErrorKind::Unreachable, format!("cannot send: {error}")));
@@ -176,7 +219,8 @@ impl Connection {
         service: Service,
         limit: Duration,
     ) -> Result<Connection> {
-        Connection::answering(endpoint, introduction, service, limit, Arc::new(NoBackRequests))
+        let handler = Arc::new(NoBackRequests);
+        Connection::open_with(endpoint, introduction, service, limit, handler, true)
     }
 
     /// As [`Connection::open`]; `handler` answers what the server asks.
@@ -189,6 +233,18 @@ impl Connection {
         service: Service,
         limit: Duration,
         handler: Arc<dyn BackHandler>,
+    ) -> Result<Connection> {
+        Connection::open_with(endpoint, introduction, service, limit, handler, false)
+    }
+
+    /// With `is_lent` callers read replies.
+    fn open_with(
+        endpoint: &Endpoint,
+        introduction: &Introduction,
+        service: Service,
+        limit: Duration,
+        handler: Arc<dyn BackHandler>,
+        is_lent: bool,
     ) -> Result<Connection> {
         let (mut stream, detour) = detour::connect(endpoint, introduction, service, limit)?;
         let mut hurried = stream.within(limit);
@@ -203,7 +259,7 @@ impl Connection {
             };
             error.context(format!("{service} at {endpoint}"))
         })?;
-        // From here on the reader may wait for replies as long as it takes; the calls have limits.
+        // Calls have their own limits for replies to begin.
         stream.set_limits(None, Some(limit))?;
         let (for_reader, for_end) = (stream.try_clone()?, stream.try_clone()?);
         let protocol = agreed.sending.protocol();
@@ -211,6 +267,7 @@ impl Connection {
             stream: for_end,
             writer: WatchedMutex::new(Writer { stream, seal: agreed.sending }),
             calls: Calls::new(agreed.terms.limits),
+            replies: Replies::new(for_reader, agreed.receiving, is_lent),
             spare: Mutex::default(),
             link: OnceLock::new(),
             endpoint: endpoint.clone(),
@@ -224,8 +281,7 @@ impl Connection {
         let name = format!("reply {service}");
         let reader = Builder::new().name(name).spawn({
             let (inner, back) = (Arc::clone(&inner), Arc::clone(&back));
-            let from = format!("{service} at {endpoint}");
-            move || inner.read(for_reader, agreed.receiving, &from, &back)
+            move || inner.read(&back)
         })?;
         Ok(Connection {
             inner,
@@ -274,6 +330,12 @@ impl Connection {
         self.inner.writer.lock()
     }
 
+    /// How often a caller has read replies.
+    #[cfg(test)]
+    pub(crate) fn turns(&self) -> u64 {
+        self.inner.replies.turns()
+    }
+
     /// Ends the connection for all calls: `error` says why.
     pub(crate) fn end(&self, error: &Error) {
         self.inner.end(error);
@@ -316,8 +378,12 @@ impl Connection {
         look: &dyn Fn(),
     ) -> std::result::Result<Frame, CallError> {
         let call = self.inner.calls.begin(message.len() + payload.len(), limit)?;
+        let turn = self.inner.replies.turn(&self.inner.calls);
         self.send(kind, message, payload, limit, &call)?;
-        self.inner.calls.wait_looking(&call, (limit, interval), look)
+        match turn {
+            Some(turn) => self.inner.read_for((&turn, &call), (limit, interval), look, &self.back),
+            None => self.inner.calls.wait_looking(&call, (limit, interval), look),
+        }
     }
 
     /// Sends a request whose reply nobody waits for. It takes room among the calls in flight until
@@ -333,6 +399,7 @@ impl Connection {
     ) -> std::result::Result<(), CallError> {
         let call = self.inner.calls.begin(message.len(), limit)?;
         self.inner.calls.forsake(&call);
+        self.inner.replies.expect();
         self.send(kind, message, &[], limit, &call)
     }
 

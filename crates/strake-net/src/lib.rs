@@ -70,6 +70,7 @@ pub mod ping;
 mod private_file;
 mod refusals;
 pub mod replicas;
+mod replies;
 pub mod seal;
 pub mod server;
 mod server_process;

@@ -283,12 +283,19 @@ impl Replica {
         begin.and_then(|_| state.core.next())
     }
 
-    /// Proposes an entry that will have this stamp, and does not wait.
+    /// Proposes an entry that will have this stamp, and does not wait. If it lingers and is urgent,
+    /// the caller hurries it ([`Replica::hurry`]) when it has told others of it.
     ///
     /// # Errors
     /// If this is not the leader or is busy. [`Refusal::Moved`] if the entry would have another
     /// stamp. Then it is in no log.
-    pub fn propose_at(&self, stamp: Stamp, level: u32, bytes: &[u8]) -> Result<(), Failure> {
+    pub fn propose_at(
+        &self,
+        stamp: Stamp,
+        level: u32,
+        bytes: &[u8],
+        is_urgent: bool,
+    ) -> Result<(), Failure> {
         let mut state = self.enter()?;
         let lingered = state.core.lingers_until();
         let now = self.shared.clock.monotonic();
@@ -297,7 +304,7 @@ impl Replica {
             None => self.shared.wake(&mut state),
             // The thread learns until when it may sleep.
             until => {
-                if until != lingered {
+                if until != lingered && !is_urgent {
                     self.shared.work.notify_one();
                 }
             }

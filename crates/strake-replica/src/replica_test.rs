@@ -217,7 +217,7 @@ fn entries_decided_ahead_are_committed_and_a_lost_state_comes_back_as_a_copy() {
         for _ in 0..count {
             last = Some(group.at_leader(|replica| {
                 let stamp = replica.next().ok_or(Refusal::NotLeader(None))?;
-                replica.propose_at(stamp, 0, &[1]).map(|()| (replica.status().id, stamp))
+                replica.propose_at(stamp, 0, &[1], false).map(|()| (replica.status().id, stamp))
             }));
         }
         let (id, stamp) = last.expect("one or more");
@@ -227,7 +227,7 @@ fn entries_decided_ahead_are_committed_and_a_lost_state_comes_back_as_a_copy() {
     let leader = group.at_leader(|replica| {
         let next = replica.next().ok_or(Refusal::NotLeader(None))?;
         let late = Stamp { position: next.position.previous(), ..next };
-        assert_eq!(replica.propose_at(late, 0, &[1]), Err(Refusal::Moved.into()));
+        assert_eq!(replica.propose_at(late, 0, &[1], false), Err(Refusal::Moved.into()));
         Ok(replica.status().id)
     });
     // The state of another replica is lost, and its log is far behind.

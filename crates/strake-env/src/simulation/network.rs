@@ -284,6 +284,10 @@ impl SimStream {
         });
     }
 
+    pub(crate) fn set_read_limit(&self, limit: Duration) {
+        self.with(|connection| connection.ends[self.side].read_limit = Some(limit));
+    }
+
     pub(crate) fn shutdown(&self) {
         self.with(|connection| connection.is_shut = true);
         self.wake(0);

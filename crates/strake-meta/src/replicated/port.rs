@@ -112,7 +112,8 @@ impl TermPort {
                 return Ok(Tried::LacksSpace);
             }
             let level = (self.meta.options.level_of)(&entry.entry().op).in_log();
-            match self.meta.replica.propose_at(stamp, level, bytes) {
+            let is_urgent = is_urgent(&entry.entry().op);
+            match self.meta.replica.propose_at(stamp, level, bytes, is_urgent) {
                 Ok(()) => {
                     ahead.add(bytes, stamp.position.0, changes);
                     self.meta.moves.fetch_add(u64::from(is_move), Ordering::Relaxed);
