@@ -220,6 +220,11 @@ impl Membership {
         self.clients.iter().filter(is_living).map(|(member, _)| *member)
     }
 
+    /// Whether a client is among [`Membership::living`].
+    pub fn is_living(&self, member: Member) -> bool {
+        self.clients.get(&member).is_some_and(|client| client.life != Life::Ending)
+    }
+
     /// Whether a newer term has begun.
     pub fn is_deposed(&self) -> bool {
         self.is_deposed

@@ -230,7 +230,7 @@ impl LeaseService {
             if membership.has_joined(member(client)) {
                 return Some(Ok(()));
             }
-            let is_known = membership.living().any(|(other, _)| other == client);
+            let is_known = membership.is_living(member(client));
             (!is_known).then(|| Err(declared_dead(client)))
         })
     }
@@ -295,7 +295,7 @@ impl LeaseService {
 
     /// Whether a client has joined and was not declared dead.
     pub fn is_living(&self, client: ClientId) -> bool {
-        self.state.lock().membership.living().any(|other| other == member(client))
+        self.state.lock().membership.is_living(member(client))
     }
 
     /// The NSD servers that have not been heard of for three quarters of a lease.
@@ -590,7 +590,7 @@ impl LeasedMeta {
         let service = &*self.service;
         let mut state = service.state.lock();
         state.check_leads()?;
-        let is_living = state.membership.living().any(|(other, _)| other == client);
+        let is_living = state.membership.is_living(member(client));
         if !is_living && !service.own.contains(&client) {
             return Err(declared_dead(client));
         }

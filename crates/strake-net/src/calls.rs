@@ -180,9 +180,10 @@ impl Calls {
         self.state.lock().in_flight.keys().next().copied()
     }
 
-    /// The bytes of the calls in flight.
-    pub(crate) fn bytes(&self) -> usize {
-        self.state.lock().bytes
+    /// The calls in flight: their number, and their bytes.
+    pub(crate) fn in_flight(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.in_flight.len(), state.bytes)
     }
 
     /// How many calls are in flight.

@@ -378,9 +378,9 @@ impl Connection {
         look: &dyn Fn(),
     ) -> std::result::Result<Frame, CallError> {
         let call = self.inner.calls.begin(message.len() + payload.len(), limit)?;
-        let turn = self.inner.replies.turn(&self.inner.calls);
         self.send(kind, message, payload, limit, &call)?;
-        match turn {
+        // Not before: one that waits to send does not read.
+        match self.inner.replies.turn(&self.inner.calls) {
             Some(turn) => self.inner.read_for((&turn, &call), (limit, interval), look, &self.back),
             None => self.inner.calls.wait_looking(&call, (limit, interval), look),
         }
@@ -403,9 +403,9 @@ impl Connection {
         self.send(kind, message, &[], limit, &call)
     }
 
-    /// The bytes of the requests without a reply.
-    pub(crate) fn bytes_in_flight(&self) -> usize {
-        self.inner.calls.bytes()
+    /// The requests without a reply: their number, and their bytes.
+    pub(crate) fn in_flight(&self) -> (usize, usize) {
+        self.inner.calls.in_flight()
     }
 
     /// The oldest request without a reply.

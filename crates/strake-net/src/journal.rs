@@ -69,7 +69,7 @@ impl Repeats {
     }
 }
 
-/// What tells two replies to a change apart.
+/// A checksum of the part of a reply that a replay has to repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Print {
     of: Repeats,
@@ -84,7 +84,7 @@ struct Kept {
     wanted: bool,
 }
 
-/// Told why a session is over.
+/// A function that is told why a session is over.
 pub(crate) type WhenBroken = Box<dyn FnOnce(&Error) + Send>;
 
 /// See the module.
@@ -96,7 +96,7 @@ pub(crate) struct Journal {
     pub(crate) boot: Option<u64>,
     /// Set when the server's state contradicts the answers that this client got.
     broken: Option<Error>,
-    /// Told of that, once. It must not wait.
+    /// It is told of that, once, and must not wait.
     when_broken: Option<WhenBroken>,
     /// Whether a thread is syncing because the journal is full.
     pub(crate) syncing: bool,

@@ -39,6 +39,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// With no more than so many bytes on their way, the host's buffers take one more message of that
 /// length at once, also if the other end is cut off.
 const DIRECT_BYTES_MAX: usize = 8 << 10;
+/// With no more than so many messages on their way, the other end has room for one more.
+const DIRECT_CALLS_MAX: usize = 16;
 /// An outbox holds so many messages at most,
 const WAITING_MAX: usize = 1024;
 /// and so many bytes.
@@ -166,6 +168,30 @@ struct Held {
     oldest: Option<(u64, Duration)>,
 }
 
+impl Held {
+    /// Whether one more short message goes out without a wait.
+    fn is_quick(&self) -> bool {
+        let (calls, bytes) = self.connection.in_flight();
+        !self.connection.is_broken() && calls <= DIRECT_CALLS_MAX && bytes <= DIRECT_BYTES_MAX
+    }
+
+    /// Sends a message, if those before it are answered in time.
+    fn post(&mut self, message: &[u8], now: Duration) -> Result<()> {
+        let number = self.connection.oldest_call();
+        self.oldest = match (number, self.oldest) {
+            (Some(number), Some((before, since))) if number == before => Some((before, since)),
+            (number, _) => number.map(|number| (number, now)),
+        };
+        if self.oldest.is_some_and(|(_, since)| now.saturating_sub(since) > LIMIT) {
+            return Err(Error::new(ErrorKind::TimedOut, "the replica answers nothing"));
+        }
+        match self.connection.post(FrameKind::ControlRequest, message, LIMIT) {
+            Ok(()) => Ok(()),
+            Err(CallError::Failed(error) | CallError::Disconnected(error)) => Err(error),
+        }
+    }
+}
+
 impl Shared {
     fn end(&self) {
         self.outbox.lock().has_ended = true;
@@ -208,20 +234,18 @@ impl Shared {
     /// left for the thread of this way.
     fn send_directly(&self) -> bool {
         let Some(mut held) = self.held.try_lock() else { return false };
-        let is_quick = |held: &mut Held| {
-            !held.connection.is_broken() && held.connection.bytes_in_flight() <= DIRECT_BYTES_MAX
-        };
         let message = {
             let mut outbox = self.outbox.lock();
             let is_short =
                 outbox.waiting.front().is_some_and(|message| message.len() <= DIRECT_BYTES_MAX);
-            if !is_short || outbox.has_ended || !held.as_mut().is_some_and(is_quick) {
+            if !is_short || outbox.has_ended || !held.as_ref().is_some_and(Held::is_quick) {
                 return false;
             }
             outbox.pop()
         };
-        if let Some(message) = message
-            && self.send(&mut held, &message).is_err()
+        let now = self.env.clock.monotonic();
+        if let (Some(message), Some(way)) = (message, held.as_mut())
+            && way.post(&message, now).is_err()
         {
             // The thread makes a connection for the next message.
             *held = None;
@@ -239,28 +263,11 @@ impl Shared {
     }
 
     fn send(&self, held: &mut Option<Held>, message: &[u8]) -> Result<()> {
-        let now = self.env.clock.monotonic();
-        if let Some(Held { connection, oldest }) = held {
-            let number = connection.oldest_call();
-            *oldest = match (number, *oldest) {
-                (Some(number), Some((before, since))) if number == before => Some((before, since)),
-                (number, _) => number.map(|number| (number, now)),
-            };
-            if oldest.is_some_and(|(_, since)| now.saturating_sub(since) > LIMIT) {
-                return Err(Error::new(ErrorKind::TimedOut, "the replica answers nothing"));
-            }
-        }
-        let connection = match held {
-            Some(held) if !held.connection.is_broken() => &held.connection,
-            _ => {
-                let made = Held { connection: self.connect()?, oldest: None };
-                &held.insert(made).connection
-            }
+        let way = match held.take() {
+            Some(way) if !way.connection.is_broken() => way,
+            _ => Held { connection: self.connect()?, oldest: None },
         };
-        match connection.post(FrameKind::ControlRequest, message, LIMIT) {
-            Ok(()) => Ok(()),
-            Err(CallError::Failed(error) | CallError::Disconnected(error)) => Err(error),
-        }
+        held.insert(way).post(message, self.env.clock.monotonic())
     }
 
     fn connect(&self) -> Result<Connection> {

@@ -218,6 +218,25 @@ fn what_has_no_room_is_lost_and_a_node_that_comes_back_is_reached() {
     way.stop();
 }
 
+/// The other end has room for so many messages. Whoever sends one more must not wait for it.
+#[test]
+fn no_sender_waits_for_a_replica_that_takes_nothing() {
+    let cluster = TestCluster::new(1);
+    let ear = Arc::new(Ear::default());
+    let door = door_of(&cluster, &ear);
+    let own = cluster.node("n2", &[Role::Quorum], Cipher::AuthOnly);
+    let way = way(&door, &own);
+    way.send(vec![1]);
+    ear.wait_for(1);
+    *ear.is_deaf.lock() = true;
+    let begun = RealClock.monotonic();
+    (0..300).for_each(|_| way.send(vec![7; 10]));
+    assert!(RealClock.monotonic() - begun < LIMIT / 2, "a send took as long as a limit");
+    *ear.is_deaf.lock() = false;
+    ear.changed.notify_all();
+    way.stop();
+}
+
 #[test]
 fn the_greeting_that_wants_a_replica_never_changes() {
     let wanted = Hello::Wanted { service: Service::Replica };

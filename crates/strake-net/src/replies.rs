@@ -1,4 +1,4 @@
-//! Who reads the replies of a connection.
+//! Takes the replies of a connection: a caller does that, or the connection's thread.
 //!
 //! To wake a thread takes as long as a short message is on its way. So a caller reads its reply
 //! itself where it can. Otherwise the connection's thread would be woken by the reply, and the
@@ -150,7 +150,7 @@ impl Replies {
         }
     }
 
-    /// The turn, for a call that has begun, if nobody has it.
+    /// The turn, for a call that was sent, if nobody has it.
     pub(crate) fn turn<'a>(&'a self, calls: &'a Calls) -> Option<Turn<'a>> {
         if !self.is_lent {
             return None;
