@@ -131,18 +131,19 @@ impl Calls {
         call: &Call,
         limit: Duration,
     ) -> std::result::Result<Frame, CallError> {
-        self.wait_looking(call, (limit, limit), &|| ())
+        self.wait_looking(call, (limit, limit), Duration::ZERO, &|| ())
     }
 
-    /// As [`Calls::wait`]; calls `look` once an `interval` while the reply does not come. It may
-    /// end all calls.
+    /// As [`Calls::wait`], when so much of the limit is `spent`; calls `look` once an `interval`
+    /// while the reply does not come. It may end all calls.
     pub(crate) fn wait_looking(
         &self,
         call: &Call,
         (limit, interval): (Duration, Duration),
+        spent: Duration,
         look: &dyn Fn(),
     ) -> std::result::Result<Frame, CallError> {
-        let mut left = limit;
+        let mut left = limit.saturating_sub(spent);
         loop {
             let step = left.min(interval);
             left -= step;

@@ -95,29 +95,21 @@ impl Inner {
         }
     }
 
-    /// Takes replies in a caller's turn until its own one is there: see [`Calls::wait_looking`].
+    /// Takes replies in a caller's turn until its own one is there, or nothing comes for so long.
     fn read_for(
         &self,
-        (turn, call): (&Turn<'_>, &Call),
-        (limit, interval): (Duration, Duration),
-        look: &dyn Fn(),
+        turn: &Turn<'_>,
+        call: &Call,
+        patience: Duration,
         back: &Workers<Frame>,
-    ) -> std::result::Result<Frame, CallError> {
-        let begun = RealClock.monotonic();
-        let (end, mut next_look) = (begun.saturating_add(limit), begun.saturating_add(interval));
+    ) -> Option<std::result::Result<Frame, CallError>> {
+        let end = RealClock.monotonic().saturating_add(patience);
         loop {
-            if let Some(reply) = call.reply() {
+            let reply = call.reply();
+            if reply.is_some() || RealClock.monotonic() >= end {
                 return reply;
             }
-            let now = RealClock.monotonic();
-            if now >= end {
-                return Err(self.calls.late(call, limit));
-            }
-            if now >= next_look {
-                look();
-                next_look = now.saturating_add(interval);
-            }
-            let taken = turn.next(limit.min(interval), &mut |bytes| self.buffer(bytes));
+            let taken = turn.next(patience, &mut |bytes| self.buffer(bytes));
             let handed_in =
                 taken.and_then(|frame| frame.map_or(Ok(false), |frame| self.take_in(frame, back)));
             if let Err(error) = handed_in {
@@ -380,10 +372,19 @@ impl Connection {
         let call = self.inner.calls.begin(message.len() + payload.len(), limit)?;
         self.send(kind, message, payload, limit, &call)?;
         // Not before: one that waits to send does not read.
-        match self.inner.replies.turn(&self.inner.calls) {
-            Some(turn) => self.inner.read_for((&turn, &call), (limit, interval), look, &self.back),
-            None => self.inner.calls.wait_looking(&call, (limit, interval), look),
+        let Inner { replies, calls, .. } = &*self.inner;
+        let mut spent = Duration::ZERO;
+        if let Some(turn) = replies.turn(calls) {
+            let patience = limit.min(interval);
+            if let Some(reply) = self.inner.read_for(&turn, &call, patience, &self.back) {
+                return reply;
+            }
+            // Nor does one that looks.
+            drop(turn);
+            look();
+            spent = patience;
         }
+        calls.wait_looking(&call, (limit, interval), spent, look)
     }
 
     /// Sends a request whose reply nobody waits for. It takes room among the calls in flight until

@@ -45,14 +45,14 @@ pub(crate) struct Incoming {
 }
 
 /// Reads one frame, which may take longer than the stream's limit once it has begun.
-struct OneFrame<'a> {
-    input: &'a mut BufReader<Stream>,
+struct OneFrame<'a, R> {
+    input: &'a mut R,
     /// When its first byte came.
     begun: Option<Duration>,
     frame_max: Duration,
 }
 
-impl Read for OneFrame<'_> {
+impl<R: Read> Read for OneFrame<'_, R> {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         let now = || RealClock.monotonic();
         loop {
@@ -62,9 +62,11 @@ impl Read for OneFrame<'_> {
                         return Err(std::io::ErrorKind::TimedOut.into());
                     }
                 }
-                (read, begun) => {
+                // A signal that interrupts a read begins no frame.
+                (Err(error), _) => return Err(error),
+                (Ok(count), begun) => {
                     self.begun = begun.or_else(|| Some(now()));
-                    return read;
+                    return Ok(count);
                 }
             }
         }

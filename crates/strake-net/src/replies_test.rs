@@ -135,6 +135,43 @@ fn the_end_of_the_stream_is_seen_while_nobody_calls() {
     until("the end is seen", || connection.is_broken());
 }
 
+/// A caller that looks whether its server has moved asks other nodes, which takes time.
+#[test]
+fn others_get_their_replies_while_a_caller_looks() {
+    let (_server, late, connection) = serve();
+    call(&connection, &[0]);
+    call(&connection, &[0]);
+    let looked = Mutex::new(false);
+    let look = || {
+        if !std::mem::replace(&mut *looked.lock(), true) {
+            call(&connection, &[0, 1]);
+            late.open();
+        }
+    };
+    let limits = (PATIENCE, SHORT);
+    let other = connection.call_looking(FrameKind::NsdRequest, &[255], &[], limits, &look);
+    assert_eq!(other.expect("answered").message, [255]);
+    assert!(*looked.lock());
+}
+
+/// A reader that gives these answers, one after the other.
+struct Scripted(Vec<std::io::ErrorKind>);
+
+impl Read for Scripted {
+    fn read(&mut self, _bytes: &mut [u8]) -> std::io::Result<usize> {
+        Err(self.0.remove(0).into())
+    }
+}
+
+#[test]
+fn a_signal_begins_no_frame() {
+    use std::io::ErrorKind::{Interrupted, WouldBlock};
+    let mut input = Scripted(vec![Interrupted, WouldBlock]);
+    let mut frame = OneFrame { input: &mut input, begun: None, frame_max: PATIENCE };
+    let mut read = || frame.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!((read(), read()), (Err(Interrupted), Err(WouldBlock)));
+}
+
 #[test]
 fn a_server_that_stops_within_a_frame_is_left() {
     let endpoint = Endpoint::Tcp("127.0.0.1:0".parse().expect("an address"));
