@@ -2,12 +2,13 @@
 //! are never what another mount, or another thread, has changed.
 
 use crate::StrakeVfs;
-use crate::coherence_test::World;
+use crate::coherence_test::{World, client};
 use crate::invalidate::{Dropping, Found, Invalidate, Outdated};
+use crate::testing::HELD_UP_SIZE;
 use crate::vfs::{DirItem, OpenFlags, SetAttr, Vfs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use strake_env::Rng;
 use strake_env::sync::Mutex;
@@ -130,6 +131,72 @@ fn a_kernel_that_will_know_an_inode_is_told_until_it_does() {
     own.forget(file, 1);
     kernel.unknown.store(u32::MAX, Ordering::Release);
     assert_eq!(changes(0o644), 1);
+    world.end();
+}
+
+/// A kernel that knows no inode of which a lookup was not answered.
+#[derive(Default)]
+struct AnsweredKernel {
+    knows: AtomicBool,
+    /// How often it was told of something else.
+    unknown: AtomicU32,
+}
+
+impl Invalidate for AnsweredKernel {
+    fn invalidate(&self, what: Outdated) -> Result<Dropping> {
+        let (dropping, dropped) = Dropping::begin(what);
+        let found = match self.knows.load(Ordering::Acquire) {
+            true => Found::Something,
+            false => {
+                self.unknown.fetch_add(1, Ordering::AcqRel);
+                Found::Nothing
+            }
+        };
+        dropped.tell(Ok(found));
+        Ok(dropping)
+    }
+
+    fn can_drop_all_names(&self) -> bool {
+        false
+    }
+}
+
+/// A program opens a file with `O_CREAT` that is there. It needs the exclusive token, and another
+/// mount has asked for that before. Who gives up the token under which the name was found waits
+/// until the kernel knows the file, which must not wait for the answer to the open.
+#[test]
+fn a_file_that_is_opened_by_name_is_given_up_meanwhile() {
+    let world = World::new("1", 1);
+    let (own, other, third) = (&world.mounts[0], &world.mounts[1], &world.mounts[2]);
+    let kernel = Arc::new(AnsweredKernel::default());
+    own.attach_adapter(Arc::clone(&kernel) as Arc<dyn Invalidate>);
+    let (entry, opened) = third.create(ROOT, Ino::ROOT, b"file", 0o644, RW, true).expect("created");
+    third.write(opened.handle, HELD_UP_SIZE - 1, b"x").expect("written");
+    third.release(opened.handle);
+    let file = entry.attr.ino;
+    world.leader.shut_gate();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (_, opened) =
+                own.create(ROOT, Ino::ROOT, b"file", 0o644, RW, false).expect("opened");
+            kernel.knows.store(true, Ordering::Release);
+            own.release(opened.handle);
+        });
+        // The third mount gives the file up, so that it can be found.
+        world.leader.await_gate_reached();
+        scope.spawn(|| {
+            let mode = SetAttr { permissions: Some(0o600), ..SetAttr::default() };
+            other.setattr(ROOT, file, None, &mode).expect("changed");
+        });
+        while world.leader.service().waits().iter().all(|wait| wait.client != client(1)) {
+            thread::yield_now();
+        }
+        world.leader.open_gate();
+    });
+    // Each time is followed by a pause of 100 µs.
+    let told = kernel.unknown.load(Ordering::Acquire);
+    assert!(told < 1000, "the kernel was told {told} times of a file that it could not know");
+    assert_eq!(third.getattr(file).expect("there").permissions, 0o600);
     world.end();
 }
 

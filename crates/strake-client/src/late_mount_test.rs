@@ -51,3 +51,28 @@ fn a_mount_that_turns_to_a_new_leader_late_is_told_which_nsd_misses_writes() {
     assert_eq!(wrong, None, "it reads what the NSD had before");
     world.end();
 }
+
+/// The next leader does not know what a mount has that is late. But of a file that another mount
+/// holds exclusively it has nothing.
+#[test]
+fn nobody_waits_for_a_late_mount_to_get_what_another_one_holds() {
+    let world = World::new("1", 1);
+    let (holder, prompt) = (&world.mounts[0], &world.mounts[1]);
+    let (entry, opened) = holder.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
+    holder.write(opened.handle, 0, b"bytes").expect("written");
+    world.change_leader_for(&[0, 1]);
+
+    let handle = prompt.open(ROOT, entry.attr.ino, RW).expect("opened").handle;
+    prompt.write(handle, 0, b"other").expect("written");
+    let mut bytes = [0; 5];
+    assert_eq!(holder.read(opened.handle, 0, &mut bytes), Ok(5));
+    assert_eq!(&bytes, b"other");
+    assert_eq!(world.tokens[2].held(entry.attr.ino), None);
+
+    world.turn_to_leader(2);
+    let late = &world.mounts[2];
+    assert_eq!(late.getattr(entry.attr.ino).expect("there").size, 5);
+    prompt.release(handle);
+    holder.release(opened.handle);
+    world.end();
+}

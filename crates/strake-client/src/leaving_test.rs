@@ -62,7 +62,7 @@ fn recover(
                 {
                     assert!(!of(ino), "a living mount holds the file");
                     leave();
-                    assert!(of(ino), "nobody holds the file any more");
+                    assert!(!of(ino), "the one that is gone had nothing of it");
                 }
                 of(asked)
             }

@@ -388,7 +388,8 @@ impl Adapter {
             let asked = take!(body, OpenIn)?;
             let flags = open_flags(asked.flags);
             let opened = self.vfs.open(caller, ino, flags)?;
-            return Ok(Answer::Bytes(self.opened(ino, flags, opened).to_vec()));
+            let is_empty = || self.vfs.getattr(ino).is_ok_and(|attr| attr.size == 0);
+            return Ok(Answer::Bytes(self.opened(ino, flags, opened, is_empty).to_vec()));
         }
         let asked = take!(body, CreateIn)?;
         let flags = open_flags(asked.flags);
@@ -407,15 +408,23 @@ impl Adapter {
         };
         let valid = Valid { name: self.valid_name(ino, mark), attr };
         let mut out = reply::entry_reply(&entry, valid);
-        out.extend_from_slice(&self.opened(entry.attr.ino, flags, opened));
+        // The kernel does not know the inode before it is answered, and others may wait until it
+        // does. So nothing is asked here.
+        let is_empty = || entry.attr.size == 0;
+        out.extend_from_slice(&self.opened(entry.attr.ino, flags, opened, is_empty));
         Ok(Answer::Bytes(out))
     }
 
-    fn opened(&self, ino: Ino, flags: OpenFlags, opened: Opened) -> [u8; abi::OpenOut::SIZE] {
+    fn opened(
+        &self,
+        ino: Ino,
+        flags: OpenFlags,
+        opened: Opened,
+        is_empty: impl FnOnce() -> bool,
+    ) -> [u8; abi::OpenOut::SIZE] {
         // close(2) has no error to report. fsync(2) reports them
         // (docs/decisions/0015-short-requests.md). Beside other mounts it releases locks.
         let mut open_flags = if self.is_shared() { 0 } else { fopen::NOFLUSH };
-        let is_empty = || self.vfs.getattr(ino).is_ok_and(|attr| attr.size == 0);
         if self.modes.open(ino, flags, self.notes_every_read(), is_empty) {
             self.direct.lock().insert(opened.handle, ());
             open_flags |= fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;

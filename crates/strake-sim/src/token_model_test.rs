@@ -69,6 +69,19 @@ fn scopes() -> Vec<(&'static str, Scope)> {
         ("a death", Scope { deaths: 1, ..scope(pair()) }),
         ("a new leader", Scope { leaders: 1, ..scope(pair()) }),
         ("a reader that writes", scope(vec![vec![read(1), change(1)], vec![read(1)]])),
+        (
+            "a leader that dies with a client",
+            Scope { leaders: 1, deaths: 1, more_grants: 0, ..scope(pair()) },
+        ),
+        (
+            "a leader that dies with one of two writers",
+            Scope {
+                leaders: 1,
+                deaths: 1,
+                more_grants: 0,
+                ..scope(vec![vec![beside(0, 1)], vec![beside(1, 2)]])
+            },
+        ),
         ("blocks", scope(vec![vec![write(0, 1)], vec![write(1, 2), read_blocks(0, 1)]])),
         ("blocks and attributes", scope(vec![vec![write(0, 1)], vec![change(1)]])),
         (
@@ -155,6 +168,7 @@ fn where_missed(rule: Rule) -> &'static str {
         Rule::NewFilesAreFree | Rule::LateTokensOfNewFilesAreVoid => {
             "a new file comes with its token"
         }
+        Rule::OnlyExclusiveIsAlone => "a leader that dies with one of two writers",
         Rule::WritersLeaveFirst => "writers and a reader",
         Rule::RepairIsAlone => "a writer dies beside another",
         Rule::HoldersPassThoseWhoWait => "a file is made while others have seen its name",

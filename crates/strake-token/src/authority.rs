@@ -6,7 +6,9 @@
 //!    that one waits for this client to give up another file: an operation may hold a directory
 //!    while it asks for the file that it has made in it,
 //! 3. the asking client owes no answer to a revoke of one of these files, and
-//! 4. after a change of leader every client has reasserted what it holds, or is dead.
+//! 4. after a change of leader every client has reasserted what it holds, or is dead. That is not
+//!    awaited for files that a client has reasserted exclusively: no other one had anything of them
+//!    but OPEN.
 //!
 //! **A revoke** goes to each client that holds what a waiting request needs, but not before that
 //! client has held its last grant for the minimum time. It is sent again until it is answered.
@@ -122,8 +124,11 @@ pub struct Authority {
     clients: BTreeSet<ClientId>,
     /// Clients that are fenced, and whose holdings are kept for repair.
     gone: BTreeSet<ClientId>,
-    /// Clients that have not reasserted all; nothing is granted before they have.
+    /// Clients that have not reasserted all. Before they have, only files are granted that are
+    /// `known`.
     grace: BTreeMap<ClientId, Grace>,
+    /// Files that a client has reasserted exclusively, while others have yet to reassert.
+    known: BTreeSet<Ino>,
     files: Files,
     /// In the order in which they came.
     waiting: Vec<Waiting>,
@@ -147,6 +152,7 @@ impl Authority {
             reserving: false,
             granted: 0,
             grace: clients.iter().map(|client| (*client, Grace::default())).collect(),
+            known: BTreeSet::new(),
             clients,
             gone: BTreeSet::new(),
             files: Files::default(),
@@ -185,7 +191,7 @@ impl Authority {
     pub fn dead(&mut self, client: ClientId, now: Duration) -> Vec<Effect> {
         self.clients.remove(&client);
         self.gone.remove(&client);
-        self.grace.remove(&client);
+        self.leave_grace(client);
         self.waiting.retain(|waiting| waiting.client != client);
         self.files.forget(client);
         self.settle(None, now)
@@ -214,9 +220,22 @@ impl Authority {
     fn is_in_repair(&self, ino: Ino) -> bool {
         let writes = |client: &ClientId| {
             let holding = self.files.get(ino, *client);
-            self.grace.contains_key(client) || holding.is_some_and(|one| one.held.is_writing())
+            self.is_awaited(*client, ino) || holding.is_some_and(|one| one.held.is_writing())
         };
         self.gone.iter().any(writes) && obeys(Rule::RepairIsAlone)
+    }
+
+    /// Whether a client may hold something of a file that it has yet to reassert.
+    fn is_awaited(&self, client: ClientId, ino: Ino) -> bool {
+        self.grace.contains_key(&client) && !self.known.contains(&ino)
+    }
+
+    /// A client has reasserted all that it holds, or holds nothing any more.
+    fn leave_grace(&mut self, client: ClientId) {
+        self.grace.remove(&client);
+        if self.grace.is_empty() {
+            self.known.clear();
+        }
     }
 
     /// Has living clients give up what they write beside clients that are gone.
@@ -299,9 +318,12 @@ impl Authority {
             matches!(message, Request::Reassert { .. } | Request::Reasserted { .. });
         let files: Option<BTreeSet<Ino>> = match &message {
             Request::Ask { wants, .. } => Some(wants.iter().map(|want| want.ino).collect()),
-            Request::GivenUp { ino, .. } => Some(BTreeSet::from([*ino])),
+            Request::GivenUp { ino, .. } | Request::Reassert { ino, .. } => {
+                Some(BTreeSet::from([*ino]))
+            }
             _ => None,
         };
+        let was_awaited = self.grace.contains_key(&client);
         match message {
             Request::Ask { request, wants } => self.ask(client, request, wants)?,
             Request::GivenUp { ino, upto, keeps } => {
@@ -318,7 +340,8 @@ impl Authority {
         if is_reassertion {
             effects.extend(self.end_grace(client));
         }
-        effects.extend(self.settle(files, now));
+        let has_reasserted = was_awaited && !self.grace.contains_key(&client);
+        effects.extend(self.settle(files.filter(|_| !has_reasserted), now));
         Ok(effects)
     }
 
@@ -329,7 +352,7 @@ impl Authority {
             if !is_whole && obeys(Rule::ReassertionsAreCounted) {
                 return None;
             }
-            self.grace.remove(&client);
+            self.leave_grace(client);
         }
         Some(Effect::Send(client, Reply::Reasserted))
     }
@@ -422,6 +445,9 @@ impl Authority {
             .any(|(other, holding)| other != client && holding.held.conflicts_with(&held));
         if conflicts {
             return Err(Refusal::Conflict);
+        }
+        if held.inode == Some(Mode::Exclusive) || !obeys(Rule::OnlyExclusiveIsAlone) {
+            self.known.insert(ino);
         }
         self.files.change(ino, client, |holding| {
             *holding = Holding { held, newest, ..Holding::default() };
@@ -578,22 +604,15 @@ impl Authority {
         holding.map(|holding| holding.held.clone()).unwrap_or_default()
     }
 
-    /// Whether one of these clients holds a file exclusively.
-    pub fn is_exclusive_of(&self, ino: Ino, clients: &BTreeSet<ClientId>) -> bool {
-        let mut holdings = self.files.of(ino);
-        holdings.any(|(client, holding)| {
-            clients.contains(&client) && holding.held.inode == Some(Mode::Exclusive)
-        })
-    }
-
     /// Whether one of these clients may have changed a file: it holds it exclusively, or writes it
-    /// beside others.
+    /// beside others, or may do so and has yet to reassert it.
     pub fn may_have_changed(&self, ino: Ino, clients: &BTreeSet<ClientId>) -> bool {
         let mut holdings = self.files.of(ino);
-        holdings.any(|(client, holding)| {
-            let changes = [Some(Mode::Exclusive), Some(Mode::Writing)];
-            clients.contains(&client) && changes.contains(&holding.held.inode)
-        })
+        let changes = [Some(Mode::Exclusive), Some(Mode::Writing)];
+        clients.iter().any(|client| self.is_awaited(*client, ino))
+            || holdings.any(|(client, holding)| {
+                clients.contains(&client) && changes.contains(&holding.held.inode)
+            })
     }
 
     /// The tokens that each client holds of a file.
@@ -660,6 +679,7 @@ impl Authority {
         assert!(self.next <= self.reserved, "only reserved numbers are drawn");
         assert!(self.grace.keys().all(|one| self.clients.contains(one)), "grace is for clients");
         assert!(self.gone.is_subset(&self.clients), "who is dead is forgotten");
+        assert!(self.known.is_empty() || self.is_in_grace(), "without grace all files are known");
         self.files.check(|ino, holdings| {
             for (client, holding) in holdings {
                 assert!(self.clients.contains(client), "inode {ino}: client {client} is gone");

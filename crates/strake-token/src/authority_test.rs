@@ -126,6 +126,66 @@ fn what_is_desired_does_not_reach_into_what_others_wait_for() {
     assert!(both[1].covers(blocks(5, 100), Mode::Exclusive));
 }
 
+/// A new leader of three clients that have joined, and numbers to draw.
+fn next_leader() -> Authority {
+    let clients = [1, 2, 3].map(ClientId);
+    let mut authority = Authority::new(Term(1), TIMES, &clients, GrantNumber(10));
+    authority.reserved(GrantNumber(10), GrantNumber(100), at(0));
+    authority
+}
+
+fn reassert(authority: &mut Authority, client: u64, held: Held, now: Duration) -> Vec<Effect> {
+    let reassert = Request::Reassert { ino: FILE, held, newest: GrantNumber(client) };
+    let effects = authority.receive(ClientId(client), Term(1), reassert, now).expect("it is sound");
+    authority.check();
+    effects
+}
+
+fn reasserted(authority: &mut Authority, client: u64, files: u64, now: Duration) -> Vec<Effect> {
+    let message = Request::Reasserted { files };
+    let effects = authority.receive(ClientId(client), Term(1), message, now).expect("it is sound");
+    authority.check();
+    effects
+}
+
+#[test]
+fn what_a_living_client_has_exclusively_waits_for_no_silent_one() {
+    let exclusive = Held { inode: Some(Mode::Exclusive), ..Held::default() };
+    let open = Held { open: true, ..Held::default() };
+    let mut authority = next_leader();
+    reassert(&mut authority, 1, exclusive, at(1));
+    reasserted(&mut authority, 1, 1, at(2));
+    // The second client has the file open, and has yet to say so. It would overwrite a grant.
+    let asked = ask(&mut authority, 2, 1, inode(Mode::Exclusive), at(20));
+    assert_eq!(of(&asked), (vec![], vec![]), "its reassertion is on its way");
+    assert_eq!(of(&reasserted(&mut authority, 2, 1, at(21))).1, [0; 0]);
+    assert_eq!(of(&reassert(&mut authority, 2, open, at(22))).1, [1]);
+    assert_eq!(of(&give_up(&mut authority, 1, Held::default(), at(23))).0, [2]);
+    let held = authority.held(ClientId(2), FILE);
+    assert_eq!((held.inode, held.open), (Some(Mode::Exclusive), true));
+    // The third one is silent, and dead at last. It had nothing of this file.
+    assert!(authority.is_in_grace());
+    let gone = BTreeSet::from([ClientId(3)]);
+    authority.fenced(&gone, at(30));
+    assert!(!authority.may_have_changed(FILE, &gone));
+    assert!(authority.may_have_changed(Ino(8), &gone), "nobody knows");
+    authority.dead(ClientId(3), at(31));
+    authority.check();
+}
+
+#[test]
+fn what_a_client_has_not_exclusively_waits_for_all() {
+    for mode in [Mode::Shared, Mode::Writing] {
+        let mut authority = next_leader();
+        reassert(&mut authority, 1, Held { inode: Some(mode), ..Held::default() }, at(1));
+        reasserted(&mut authority, 1, 1, at(2));
+        reasserted(&mut authority, 2, 0, at(3));
+        let asked = ask(&mut authority, 2, 1, inode(Mode::Exclusive), at(20));
+        assert_eq!(of(&asked), (vec![], vec![]), "the third client may have it, too");
+        assert_eq!(of(&reasserted(&mut authority, 3, 0, at(21))).1, [1]);
+    }
+}
+
 #[test]
 fn the_leader_waits_for_numbers() {
     let mut authority = Authority::new(Term(1), TIMES, &[], GrantNumber(5));

@@ -12,8 +12,11 @@ pub enum Rule {
     UsesAreWaitedFor,
     /// An answer counts only if the client had seen its newest grant.
     AnswersCoverTheNewestGrant,
-    /// A new leader grants nothing before all have reasserted, or are dead.
+    /// A new leader grants nothing before all have reasserted, or are dead, but files of which it
+    /// knows all that is held.
     AllReassertFirst,
+    /// All that is held of a file is known once a client has reasserted it exclusively.
+    OnlyExclusiveIsAlone,
     /// A client has reasserted all when the leader has heard as many files as the client counts.
     ReassertionsAreCounted,
     /// A message of another term is void.
@@ -76,12 +79,13 @@ impl Rule {
         Rule::UnlockedIsNotReasserted,
     ];
     /// All rules of tokens.
-    pub const ALL: [Rule; 20] = [
+    pub const ALL: [Rule; 21] = [
         Rule::LateGrantsAreVoid,
         Rule::RevokesLimitNewUses,
         Rule::UsesAreWaitedFor,
         Rule::AnswersCoverTheNewestGrant,
         Rule::AllReassertFirst,
+        Rule::OnlyExclusiveIsAlone,
         Rule::ReassertionsAreCounted,
         Rule::OtherTermsAreVoid,
         Rule::RangesNeedTheInode,

@@ -47,7 +47,7 @@ impl Mount {
 pub(crate) struct Found {
     pub(crate) ino: Ino,
     /// The inode as the metadata has it, if that was asked, and the count of changes before.
-    inode: Option<(Inode, u64)>,
+    pub(crate) inode: Option<(Inode, u64)>,
 }
 
 impl Found {

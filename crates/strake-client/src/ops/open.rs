@@ -8,7 +8,7 @@ use crate::inode::require_regular;
 use crate::memory::file::FileState;
 use crate::mount::Mount;
 use crate::open_file::OpenFile;
-use crate::ops::names::{enter, enter_new, find, make, new_inode, while_stale};
+use crate::ops::names::{enter_new, find, make, new_inode, while_stale};
 use crate::permissions::{EXECUTE, READ, WRITE};
 use crate::tokens::{exclusive, shared};
 use crate::vfs::{Entry, OpenFlags};
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use strake_env::sync::Mutex;
 use strake_proto::meta::{Inode, MetaOp};
 use strake_proto::{Caller, ErrorKind, FileType, Ino, Result};
+use strake_token::held::Want;
 
 /// Opens an inode after all checks, and counts the handle.
 fn open_inode(
@@ -57,10 +58,13 @@ pub(crate) fn open(
     inode: &Arc<InodeState>,
     flags: OpenFlags,
 ) -> Result<OpenFile> {
-    let changes = flags.truncate || flags.write;
-    let tokens = if changes { exclusive(inode.ino) } else { shared(inode.ino) };
-    let _tokens = mount.take_open(tokens, flags)?;
+    let _tokens = mount.take_open(to_open(inode.ino, flags), flags)?;
     open_held(mount, caller, inode, flags).inspect_err(|_| mount.close(inode, flags))
+}
+
+/// The token of a file that is opened.
+fn to_open(ino: Ino, flags: OpenFlags) -> Want {
+    if flags.truncate || flags.write { exclusive(ino) } else { shared(ino) }
 }
 
 /// Opens a file. The caller holds its tokens.
@@ -160,19 +164,24 @@ fn open_existing(
             found => found?,
         }
     };
-    let (inode, entry) = enter(mount, &found)?;
-    match open(mount, caller, &inode, flags) {
-        Ok(open) => Ok((current(mount, &inode).unwrap_or(entry), open)),
-        Err(error) => {
-            mount.table.remove_lookups(inode.ino, 1);
-            Err(error)
-        }
+    let inode = mount.table.pin(found.ino);
+    if mount.tokens.is_none()
+        && let Some((found, before)) = &found.inode
+    {
+        mount.learn(&inode, found, *before);
     }
-}
-
-fn current(mount: &Mount, inode: &InodeState) -> Result<Entry> {
-    let _tokens = mount.take([shared(inode.ino)])?;
-    Ok(Entry { attr: mount.attr(inode)? })
+    let _tokens = mount.take_open(to_open(inode.ino, flags), flags)?;
+    let open = open_held(mount, caller, &inode, flags).inspect_err(|_| {
+        mount.close(&inode, flags);
+    })?;
+    let attr = mount.attr(&inode).inspect_err(|_| {
+        release_handle(mount, &open);
+        mount.close(&inode, flags);
+    })?;
+    // Not before this waits for nothing any more: the adapter does not know the inode before it is
+    // answered, and whoever gives up the token waits until it does.
+    mount.table.add_lookups(inode.ino, 1);
+    Ok((Entry { attr }, open))
 }
 
 /// See [`crate::Vfs::tmpfile`]. The caller holds the directory's token.

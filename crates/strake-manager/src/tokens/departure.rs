@@ -16,7 +16,7 @@
 //!
 //! **Which files.** Those that a client that is gone holds exclusively, or wrote beside others. If
 //! one of them has not reasserted what it holds, that is not known: then all files, but those that
-//! a living client holds exclusively. Nothing is granted at that time, so no other client writes.
+//! a living client has reasserted exclusively. Only these are granted at that time.
 
 use super::{TokenService, pool};
 use std::collections::BTreeSet;
@@ -70,17 +70,10 @@ impl TokenService {
     pub fn bury(&self, clients: &BTreeSet<ClientId>, heal: Heal<'_>) -> Result<()> {
         self.hear_no_more(clients);
         let who = format!("{clients:?}");
-        let all_are_meant =
-            self.named("mounts that say what they hold", &who, || self.wait_for_living(clients))?;
+        self.named("mounts that say what they hold", &who, || self.wait_for_living(clients))?;
         self.named("mounts that wrote beside dead ones", &who, || self.wait_for_clearing())?;
         let number = self.named("grant numbers", &who, || self.draw())?;
-        heal(number, &|ino| {
-            let state = self.state.lock();
-            if !all_are_meant {
-                return state.authority.may_have_changed(ino, clients);
-            }
-            !state.authority.is_exclusive_of(ino, &(state.authority.clients() - clients))
-        })?;
+        heal(number, &|ino| self.state.lock().authority.may_have_changed(ino, clients))?;
         clients.iter().for_each(|client| self.gone(*client));
         Ok(())
     }
@@ -141,19 +134,15 @@ impl TokenService {
         self.changed.notify_all();
     }
 
-    /// Waits until all living clients have reasserted what they hold. True if one that is gone has
-    /// not.
-    fn wait_for_living(&self, gone: &BTreeSet<ClientId>) -> Result<bool> {
+    /// Waits until all living clients have reasserted what they hold, unless all that are gone have.
+    fn wait_for_living(&self, gone: &BTreeSet<ClientId>) -> Result<()> {
         let end = self.clock.monotonic() + REASSERT_MAX;
         let mut state = self.state.lock();
         loop {
             let awaited = state.authority.awaited();
-            if awaited.is_disjoint(gone) {
-                return Ok(false);
-            }
             let living: Vec<ClientId> = awaited.difference(gone).copied().collect();
-            if living.is_empty() {
-                return Ok(true);
+            if awaited.is_disjoint(gone) || living.is_empty() {
+                return Ok(());
             }
             if let Some(client) = living.iter().find(|client| state.leaving.contains(client)) {
                 let detail = format!("client {client} has died meanwhile");

@@ -5,7 +5,7 @@
 //! clients may wait for files of their own. Time, deaths and new numbers concern all requests.
 
 use super::{Authority, Effect, Waiting};
-use crate::held::{Limit, Mode};
+use crate::held::{Limit, Mode, Want};
 use crate::rule::{Rule, obeys};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +16,7 @@ impl Authority {
     /// of them waits for. The event is about `files`, or about everything.
     pub(super) fn settle(&mut self, files: Option<BTreeSet<Ino>>, now: Duration) -> Vec<Effect> {
         let mut effects = self.clear_writers(now);
-        if !self.grace.is_empty() && obeys(Rule::AllReassertFirst) {
+        if !self.grace.is_empty() && self.known.is_empty() && obeys(Rule::AllReassertFirst) {
             return effects;
         }
         let files = files.filter(|_| !self.lacks_numbers).map(|files| self.tied_to(files));
@@ -26,10 +26,11 @@ impl Authority {
         }
         let mut at = 0;
         while at < self.waiting.len() {
-            let wants = &self.waiting[at].wants;
+            let Waiting { client, wants, .. } = &self.waiting[at];
             let is_meant =
                 files.as_ref().is_none_or(|files| wants.iter().any(|it| files.contains(&it.ino)));
             if !is_meant
+                || !self.are_known(*client, wants)
                 || wants.iter().any(|want| self.is_in_repair(want.ino))
                 || self.is_behind(at)
             {
@@ -53,6 +54,15 @@ impl Authority {
             at += 1;
         }
         effects
+    }
+
+    /// Whether the table has all that anybody holds of files that a client wants, and no reassertion
+    /// by that client is on its way: it would say what was held before.
+    fn are_known(&self, client: ClientId, wants: &[Want]) -> bool {
+        let has_reasserted = !self.grace.contains_key(&client);
+        self.grace.is_empty()
+            || has_reasserted && wants.iter().all(|want| self.known.contains(&want.ino))
+            || !obeys(Rule::AllReassertFirst)
     }
 
     /// These files, and those that waiting requests name together with one of them, and so on.
