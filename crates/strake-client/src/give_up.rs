@@ -20,13 +20,13 @@ use crate::invalidate::{Found, Outdated};
 use crate::lease::dead;
 use crate::memory::file::Content;
 use crate::mount::{DISKS_NEEDED, Mount, SAVE_PAUSE};
-use crate::tokens::{Drops, GiveUp, Given};
+use crate::tokens::{Drops, FOUND_KEPT, GiveUp, Given};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_array::reaper;
-use strake_proto::{Error, ErrorKind, GrantNumber, Ino, NsdId, Result};
+use strake_proto::{Error, ErrorKind, FileType, GrantNumber, Ino, NsdId, Result};
 use strake_token::Mode;
 use tracing::{debug, error, warn};
 
@@ -110,6 +110,15 @@ impl GiveUp for Mount {
             file.drop_blocks(&self.array.room, 0, u64::MAX);
             drop(content);
         }
+    }
+
+    fn is_just_found(&self, ino: Ino) -> bool {
+        let is_directory = |inode: &Arc<InodeState>| {
+            let core = inode.core.lock();
+            !core.is_access_known() || core.attr().file_type == FileType::Directory
+        };
+        self.table.is_just_found(ino, self.array.clock.monotonic(), FOUND_KEPT)
+            && self.table.find(ino).is_some_and(|inode| !is_directory(&inode))
     }
 
     fn may_be_written_beside(&self, ino: Ino) -> bool {

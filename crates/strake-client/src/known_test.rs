@@ -200,6 +200,66 @@ fn a_file_that_is_opened_by_name_is_given_up_meanwhile() {
     world.end();
 }
 
+fn await_inodes(world: &World, count: u64) {
+    let is_so = (0..3000).any(|_| {
+        world.mounts[0].mount.array.clock.sleep(Duration::from_millis(10));
+        world.inodes() <= count
+    });
+    assert!(is_so, "{} inodes are not {count}", world.inodes());
+}
+
+/// The kernel looks a name up, and names the inode when it opens the file. Another mount replaces
+/// the file in between.
+#[test]
+fn a_file_that_was_just_found_is_there_for_a_moment() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let (entry, opened) = other.create(ROOT, Ino::ROOT, b"file", 0o644, RW, true).expect("created");
+    other.write(opened.handle, 0, b"before").expect("written");
+    other.release(opened.handle);
+    let file = entry.attr.ino;
+    let before = world.inodes();
+    assert_eq!(found(own, Ino::ROOT, b"file"), Some(file));
+    make(other, Ino::ROOT, b"new");
+    let (new, name) = ((Ino::ROOT, &b"new"[..]), (Ino::ROOT, &b"file"[..]));
+    other.rename(ROOT, new, name, RenameMode::Replace).expect("replaced");
+
+    assert_eq!(own.getattr(file).expect("there").links, 0);
+    let handle = own.open(ROOT, file, OpenFlags { write: false, ..RW }).expect("opened").handle;
+    let mut bytes = [0; 9];
+    assert_eq!(own.read(handle, 0, &mut bytes), Ok(6));
+    assert_eq!(&bytes[..6], b"before");
+    own.release(handle);
+    own.forget(file, 1);
+    await_inodes(&world, before);
+    assert_eq!(own.getattr(file).expect_err("gone").kind(), ErrorKind::Stale);
+
+    // Nobody opens this one, and it goes all the same.
+    let unused = make(other, Ino::ROOT, b"unused");
+    assert_eq!(found(own, Ino::ROOT, b"unused"), Some(unused));
+    other.unlink(ROOT, Ino::ROOT, b"unused").expect("removed");
+    own.getattr(unused).expect("there for a moment");
+    await_inodes(&world, before);
+    world.end();
+}
+
+#[test]
+fn a_directory_that_another_mount_has_removed_has_no_names() {
+    let world = World::new("1", 1);
+    let (own, other) = (&*world.mounts[0], &*world.mounts[1]);
+    let dir = own.mkdir(ROOT, Ino::ROOT, b"dir", 0o755).expect("made").attr.ino;
+    other.rmdir(ROOT, Ino::ROOT, b"dir").expect("removed");
+    let gone = Err(ErrorKind::NotFound);
+    let kind = |error: strake_proto::Error| error.kind();
+    assert_eq!(own.mkdir(ROOT, dir, b"a", 0o755).map(drop).map_err(kind), gone);
+    assert_eq!(own.create(ROOT, dir, b"a", 0o644, RW, false).map(drop).map_err(kind), gone);
+    assert_eq!(own.lookup(ROOT, dir, b"a").map(drop).map_err(kind), gone);
+    assert_eq!(own.unlink(ROOT, dir, b"a").map_err(kind), gone);
+    let (from, to) = ((dir, &b"a"[..]), (Ino::ROOT, &b"b"[..]));
+    assert_eq!(own.rename(ROOT, from, to, RenameMode::Replace).map_err(kind), gone);
+    world.end();
+}
+
 /// The kernel keeps names while their directory's token is held, and drops them before another
 /// mount changes one. Only what was shown since is dropped again.
 #[test]

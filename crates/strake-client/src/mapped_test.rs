@@ -1,11 +1,13 @@
 //! Mapped files of several mounts, with pages as a kernel has them: a page that is being read is
 //! locked until the answer, and whoever drops pages waits for those that are locked.
 
+use crate::StrakeVfs;
 use crate::coherence_test::World;
 use crate::invalidate::{Dropped, Dropping, Found, Invalidate, Outdated};
 use crate::vfs::{Handle, OpenFlags, Vfs};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use strake_env::channel::{RecvTimeoutError, channel};
 use strake_env::sync::{Condvar, Mutex};
@@ -25,6 +27,8 @@ struct Page {
     is_locked: bool,
     /// The first byte, if the page is there.
     first: Option<u8>,
+    /// A program has stored to it since it was read or written back.
+    is_dirty: bool,
 }
 
 /// One kernel, which knows the pages of one file.
@@ -32,6 +36,10 @@ struct Page {
 struct Kernel {
     pages: Mutex<BTreeMap<usize, Page>>,
     changed: Condvar,
+    /// Writes pages back.
+    file: OnceLock<(Weak<StrakeVfs>, Handle)>,
+    /// How often it was told to drop pages.
+    told: AtomicU32,
 }
 
 impl Kernel {
@@ -48,9 +56,32 @@ impl Kernel {
         drop(pages);
         let mut bytes = [0; PAGE];
         vfs.fill(handle, (at * PAGE) as u64, &mut bytes).expect("readable");
-        self.pages.lock().insert(at, Page { is_locked: false, first: Some(bytes[0]) });
+        let page = Page { first: Some(bytes[0]), ..Page::default() };
+        self.pages.lock().insert(at, page);
         self.changed.notify_all();
         bytes[0]
+    }
+
+    /// A program stores to a page, which is read if it is not there.
+    fn store(&self, vfs: &dyn Vfs, handle: Handle, at: usize, byte: u8) {
+        loop {
+            self.load(vfs, handle, at);
+            let mut pages = self.pages.lock();
+            let page = pages.entry(at).or_default();
+            if page.first.is_some() && !page.is_locked {
+                (page.first, page.is_dirty) = (Some(byte), true);
+                return;
+            }
+        }
+    }
+
+    /// Writes a page back that is about to be dropped.
+    fn write_back(&self, at: usize, first: u8) {
+        let (vfs, handle) = self.file.get().expect("a file whose pages are stored to");
+        let vfs = vfs.upgrade().expect("the mount is there");
+        let bytes = [first; PAGE];
+        let written = vfs.write_mapped(*handle, (at * PAGE) as u64, &bytes).expect("there is room");
+        assert_eq!(written, PAGE);
     }
 }
 
@@ -58,6 +89,7 @@ impl Invalidate for Kernel {
     fn invalidate(&self, what: Outdated) -> Result<Dropping> {
         let (dropping, dropped): (Dropping, Dropped) = Dropping::begin(what);
         if let Outdated::Contents { range, .. } = dropped.what() {
+            self.told.fetch_add(1, Ordering::AcqRel);
             let page_of = |at: u64| (at / PAGE as u64) as usize;
             let mut pages = self.pages.lock();
             let (mut next, last) = (page_of(range.start), page_of(range.end - 1));
@@ -68,7 +100,16 @@ impl Invalidate for Kernel {
                     pages.get(&at).is_some_and(|it| it.is_locked)
                 };
                 self.changed.wait_while(&mut pages, is_locked);
+                if let Some(Page { first: Some(first), is_dirty: true, .. }) =
+                    pages.get(&at).copied()
+                {
+                    pages.entry(at).or_default().is_locked = true;
+                    drop(pages);
+                    self.write_back(at, first);
+                    pages = self.pages.lock();
+                }
                 pages.remove(&at);
+                self.changed.notify_all();
                 next = at + 1;
             }
         }
@@ -196,6 +237,44 @@ fn a_program_that_goes_through_a_mapping_keeps_the_file_from_nobody() {
                 other.write(mapped.handles[1], 0, &[1; PAGE]).expect("there is room");
             }
         });
+        mapped.world.end();
+    });
+}
+
+/// Regression: each page that was dropped was written back first, which waited until reads were
+/// served, too. So the program had all pages again, and the other mount waited for seconds.
+#[test]
+fn a_program_that_stores_to_all_pages_keeps_the_file_from_nobody() {
+    const PAGES: usize = 256;
+    within_limit("a read beside stores", || {
+        let mapped = Mapped::new();
+        let (own, other) = (&mapped.world.mounts[0], &mapped.world.mounts[1]);
+        let (kernel, handle) = (&mapped.kernels[0], mapped.handles[0]);
+        assert!(kernel.file.set((Arc::downgrade(own), handle)).is_ok());
+        own.write(handle, 0, &[1; PAGES * PAGE]).expect("there is room");
+        let (stores, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Acquire) {
+                    let turn = stores.load(Ordering::Acquire);
+                    kernel.store(&**own, handle, turn % PAGES, (turn / PAGES) as u8);
+                    stores.store(turn + 1, Ordering::Release);
+                }
+            });
+            let mut bytes = [0; PAGE];
+            for _ in 0..ROUNDS / 10 {
+                // The program has all pages again.
+                let before = stores.load(Ordering::Acquire);
+                while stores.load(Ordering::Acquire) < before + 2 * PAGES {
+                    thread::yield_now();
+                }
+                other.read(mapped.handles[1], 0, &mut bytes).expect("readable");
+            }
+            is_over.store(true, Ordering::Release);
+        });
+        // In the first turn pages are written back, and in the second one nothing is left to do.
+        let told = kernel.told.load(Ordering::Acquire);
+        assert!(told < 5 * ROUNDS as u32 / 10, "the kernel was told {told} times to drop pages");
         mapped.world.end();
     });
 }

@@ -153,19 +153,12 @@ impl Mount {
         }
     }
 
-    /// Takes the tokens to read bytes of a file, and to write blocks of it anew that need that.
-    pub(crate) fn take_to_mend(&self, ino: Ino, access: Access) -> Result<Use<'_>> {
+    /// Takes the tokens to change bytes of a file wherever they are, or to read bytes and write
+    /// blocks anew that need that.
+    pub(crate) fn take_to_change(&self, ino: Ino, access: Access) -> Result<Use<'_>> {
         match &self.tokens {
             None => Ok(Use::LONE),
             Some(tokens) => tokens.take(&[exclusive(ino)], access),
-        }
-    }
-
-    /// Takes the tokens to change bytes of a file wherever they are.
-    pub(crate) fn take_to_change(&self, ino: Ino) -> Result<Use<'_>> {
-        match &self.tokens {
-            None => Ok(Use::LONE),
-            Some(tokens) => tokens.take(&[exclusive(ino)], Access::Write),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::mount::Mount;
 use std::sync::Arc;
 use strake_proto::acl::{self, Acl};
 use strake_proto::meta::{MetaQuery, MetaReply};
-use strake_proto::{Attr, Caller, ErrorKind, FileType, Groups, Result};
+use strake_proto::{Attr, Caller, Error, ErrorKind, FileType, Groups, Result};
 
 pub(crate) use strake_proto::acl::{EXECUTE, READ, WRITE};
 
@@ -79,11 +79,19 @@ impl Mount {
     /// Checks that the caller may add or remove names in a directory. Returns what
     /// [`Mount::check_access`] returns.
     pub(crate) fn check_directory_change(&self, caller: &Caller, dir: &InodeState) -> Result<Attr> {
-        let attr = self.for_access(dir, Core::attr)?;
+        let attr = self.for_access(dir, Core::attr).map_err(no_names)?;
         if attr.file_type != FileType::Directory {
             return Err(ErrorKind::NotDirectory.into());
         }
         self.check_access(caller, dir, WRITE | EXECUTE)
+    }
+}
+
+/// A directory that another client has removed has no names, like one that was removed here.
+pub(crate) fn no_names(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Stale => Error::new(ErrorKind::NotFound, "the directory was removed"),
+        _ => error,
     }
 }
 

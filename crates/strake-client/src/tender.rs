@@ -98,8 +98,11 @@ fn tend(mount: &Mount, stop: &(Mutex<bool>, Condvar)) {
         }
         hold_memory(mount);
         mount.array.room.tend();
-        if mount.tokens.is_some() && tick.is_multiple_of(NSD_TICKS) {
-            mount.array.io.nsds().look_after();
+        if let Some(tokens) = &mount.tokens {
+            tokens.let_found_go();
+            if tick.is_multiple_of(NSD_TICKS) {
+                mount.array.io.nsds().look_after();
+            }
         }
         let changes = mount.array.meta.changes();
         if tick.is_multiple_of(2) && changes != reaped {

@@ -19,6 +19,10 @@
 //! and are filled when the token has come back. A page whose read is served after all is dropped in
 //! the next turn.
 //!
+//! **Pages that were stored to** are written back when they are dropped. That is served at once, and
+//! reads wait for as long as it goes on. Otherwise the program would have all pages again, and
+//! store to all of them before the next turn.
+//!
 //! **Lingering.** A file in quick use is not given up at once, but what follows closely is done
 //! first (`tokens/lingering.rs`). That ends as soon as an operation needs more than is held: it
 //! gets nothing of the file before its revokes are answered.
@@ -40,6 +44,9 @@
 //! file that is known to have a name keeps it as long as this client holds its token. One that may
 //! have none is let go with its last handle ([`Tokens::let_go`]).
 //!
+//! **Files that were just found** (`tokens/found.rs`) count as open for a moment: the program that
+//! looked a file up opens it next, and the kernel names the inode then, not the path.
+//!
 //! **For room.** A client keeps the tokens of [`FILES_MAX`] files. Beyond that those that it was
 //! granted first are given back, unless the file is open or in use.
 //!
@@ -49,6 +56,7 @@
 //! **Locks.** `state` is a leaf. Messages are sent without it.
 
 mod following;
+mod found;
 mod given;
 mod giving;
 mod lingering;
@@ -56,6 +64,7 @@ mod taking;
 mod wants;
 
 use following::{Following, PoolChange};
+pub(crate) use found::FOUND_KEPT;
 pub(crate) use given::{Drops, GiveUp, Given};
 use giving::Giving;
 use lingering::{Arrived, Lingering};
@@ -103,8 +112,10 @@ pub(crate) enum Access {
         /// The byte behind the last.
         to: u64,
     },
-    /// It writes bytes, perhaps of a page of the kernel.
+    /// It writes bytes for a program.
     Write,
+    /// It writes a page of the kernel that a program has stored to.
+    WriteBack,
     /// All else.
     Other,
 }
@@ -127,6 +138,8 @@ struct State {
     /// The reads that wait to fill pages.
     filling: BTreeMap<UseId, (Ino, Range<u64>)>,
     handles: HashMap<Ino, Handles>,
+    /// Files that count as open because they were just found, until these times.
+    found: BTreeMap<Ino, Duration>,
     /// How many handles that may write a file are left of earlier lives of this mount.
     strays: HashMap<Ino, u32>,
     /// Files whose tokens were granted, in that order, each once.
@@ -270,6 +283,7 @@ impl Tokens {
             lingering: Lingering::default(),
             filling: BTreeMap::new(),
             handles: HashMap::new(),
+            found: BTreeMap::new(),
             strays: HashMap::new(),
             granted: VecDeque::new(),
             listed: HashSet::new(),
@@ -461,6 +475,10 @@ impl Tokens {
         }
         let ino = wants[0].ino;
         let giving = state.giving.get_mut(&ino)?;
+        if access == Access::WriteBack {
+            // The caches get on, and wait for no read.
+            giving.serves = Some((now + giving.patience).max(giving.serves?));
+        }
         giving.active += 1;
         giving.served += 1;
         state.active += 1;
@@ -760,37 +778,6 @@ impl State {
     fn is_written(&self, ino: Ino) -> bool {
         self.handles.get(&ino).is_some_and(|handles| handles.writing > 0)
             || self.strays.contains_key(&ino)
-    }
-
-    /// The time from which on a read or write is served, if its file is being given up and the
-    /// token that is still held suffices.
-    fn serves(&self, wants: &[Want], access: Access) -> Option<Duration> {
-        let [want] = wants else { return None };
-        let serves = self.giving.get(&want.ino)?.serves?;
-        let held = self.holder.in_use(want.ino);
-        let suffices = match access {
-            Access::Other => false,
-            Access::Write => held.covers(want),
-            // A handle that may write is closed since, perhaps.
-            Access::Read | Access::Fill { .. } => {
-                held.covers(want) || !self.is_written(want.ino) && held.covers(&shared(want.ino))
-            }
-        };
-        suffices.then_some(serves)
-    }
-
-    /// The bytes of a file whose pages wait to be filled.
-    fn filling(&self, ino: Ino) -> Vec<Range<u64>> {
-        let of_file = self.filling.values().filter(|(of, _)| *of == ino);
-        of_file.map(|(_, range)| range.clone()).collect()
-    }
-
-    fn served(&self, ino: Ino) -> u64 {
-        self.giving.get(&ino).map_or(0, |giving| giving.served)
-    }
-
-    fn active(&self, ino: Ino) -> u32 {
-        self.giving.get(&ino).map_or(0, |giving| giving.active)
     }
 }
 

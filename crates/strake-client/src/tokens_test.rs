@@ -66,6 +66,9 @@ impl GiveUp for Keeper {
         let _ = self.may_end.lock().recv_timeout(HANGS);
     }
     fn forget(&self, _: Ino, _: &Given) {}
+    fn is_just_found(&self, _: Ino) -> bool {
+        false
+    }
     fn may_be_written_beside(&self, _: Ino) -> bool {
         false
     }

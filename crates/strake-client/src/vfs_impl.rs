@@ -126,7 +126,7 @@ impl StrakeVfs {
             let mut read = |blocks| {
                 let _tokens = match blocks {
                     BlockAccess::Shared => mount.take_to_read(ino, access)?,
-                    BlockAccess::Exclusive => mount.take_to_mend(ino, access)?,
+                    BlockAccess::Exclusive => mount.take_to_change(ino, access)?,
                 };
                 let file = self.file(&open)?;
                 let count = self.of(&open, &file).read(&open.ahead, offset, out, blocks)?;
@@ -394,7 +394,7 @@ impl Vfs for StrakeVfs {
             // The token is held until the bytes are synced: what is lost with it is told.
             let (count, _tokens) = self.mount.with_disks(ino, || {
                 let (tokens, position) = match open.flags.append {
-                    true => (self.mount.take_to_change(ino)?, Position::End),
+                    true => (self.mount.take_to_change(ino, Access::Write)?, Position::End),
                     false => {
                         let tokens = self.mount.take_to_write(ino, offset, bytes.len())?;
                         (tokens, Position::At(offset))
@@ -424,7 +424,7 @@ impl Vfs for StrakeVfs {
             }
             self.mount.with_disks(open.inode.ino, || {
                 // The page stays in the kernel, so no other client may write beside.
-                let _tokens = self.mount.take_to_change(open.inode.ino)?;
+                let _tokens = self.mount.take_to_change(open.inode.ino, Access::WriteBack)?;
                 self.of(&open, &*self.file(&open)?).write(Position::At(offset), bytes)
             })
         });

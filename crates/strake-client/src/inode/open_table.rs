@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use strake_env::sync::{Mutex, RwLock};
 use strake_proto::{ErrorKind, Ino, Result};
 
@@ -43,10 +44,13 @@ struct Entry {
     pins: u32,
     /// Whether the inode is in the queue of idle inodes.
     queued: bool,
+    /// When it was last found beside other clients, in milliseconds of the clock.
+    found: u32,
 }
 
 impl Entry {
-    const UNUSED: Entry = Entry { state: None, lookups: 0, handles: 0, pins: 0, queued: false };
+    const UNUSED: Entry =
+        Entry { state: None, lookups: 0, handles: 0, pins: 0, queued: false, found: 0 };
 
     fn is_idle(&self) -> bool {
         self.handles == 0 && self.pins == 0
@@ -192,6 +196,23 @@ impl OpenTable {
         self.change(ino, |entry| entry.lookups += count);
     }
 
+    /// Counts a lookup of an inode that was found just now.
+    pub(crate) fn add_found(&self, ino: Ino, now: Duration) {
+        self.change(ino, |entry| {
+            entry.lookups += 1;
+            entry.found = millis(now);
+        });
+    }
+
+    /// Whether lookups of an inode are counted, the last one of which is no older than that.
+    pub(crate) fn is_just_found(&self, ino: Ino, now: Duration, age: Duration) -> bool {
+        self.shard(ino).lock().entries.get(&ino).is_some_and(|entry| {
+            entry.lookups > 0
+                && entry.found > 0
+                && millis(now).wrapping_sub(entry.found) <= millis(age)
+        })
+    }
+
     /// Gives lookups back.
     pub(crate) fn remove_lookups(&self, ino: Ino, count: u64) {
         self.change(ino, |entry| entry.lookups = entry.lookups.saturating_sub(count));
@@ -236,6 +257,11 @@ impl OpenTable {
     pub(crate) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
     }
+}
+
+/// Milliseconds, which begin anew after 49 days. Never 0.
+fn millis(time: Duration) -> u32 {
+    (time.as_millis() as u32).max(1)
 }
 
 /// Open handles by number.

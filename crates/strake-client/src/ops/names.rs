@@ -5,7 +5,7 @@ use crate::inode::known::is_plain_name;
 use crate::inode::open_table::Pinned;
 use crate::mount::Mount;
 use crate::ops::later::{make_later, remove_later};
-use crate::permissions::{EXECUTE, WRITE, check_sticky};
+use crate::permissions::{EXECUTE, WRITE, check_sticky, no_names};
 use crate::tokens::exclusive;
 use crate::vfs::{Entry, OpenFlags};
 use std::sync::Arc;
@@ -177,7 +177,7 @@ pub(crate) fn enter(mount: &Mount, found: &Found) -> Result<(Pinned, Entry)> {
             mount.let_go_if_nameless(&inode);
             let attr = attr?;
             // Under the token: who gives it up sees that the adapter is told of the inode.
-            mount.table.add_lookups(inode.ino, 1);
+            mount.table.add_found(inode.ino, mount.array.clock.monotonic());
             attr
         }
     };
@@ -228,7 +228,7 @@ pub(crate) fn lookup(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -
 fn look(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Found> {
     let _tokens = mount.take_to_look(parent)?;
     let dir = mount.table.pin(parent);
-    let attr = mount.for_access(&dir, Core::attr)?;
+    let attr = mount.for_access(&dir, Core::attr).map_err(no_names)?;
     if attr.file_type != FileType::Directory {
         return Err(ErrorKind::NotDirectory.into());
     }

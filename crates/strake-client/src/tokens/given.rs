@@ -23,6 +23,9 @@ pub(crate) trait GiveUp: Send + Sync {
     /// once after the last flush.
     fn forget(&self, ino: Ino, given: &Given);
 
+    /// Whether a program found the file just now, and may open it next.
+    fn is_just_found(&self, ino: Ino) -> bool;
+
     /// Whether the file, which was just flushed, is one that clients may write beside each other.
     fn may_be_written_beside(&self, ino: Ino) -> bool;
 
@@ -93,6 +96,11 @@ impl Given {
             Some(Mode::Shared) if is_written => Drops::Attributes,
             Some(Mode::Exclusive | Mode::Shared) => Drops::All,
         }
+    }
+
+    /// Whether nothing but OPEN is kept.
+    pub(crate) fn is_all(&self) -> bool {
+        self.limit.inode.is_none()
     }
 
     /// Whether the file may still be looked at.

@@ -1,10 +1,11 @@
 //! A file is given up: the work of the threads that do it, and what is served meanwhile.
 
-use super::{GiveUp, Given, Job, REPEAT, State, Tokens};
+use super::{Access, GiveUp, Given, Job, REPEAT, State, Tokens, shared};
+use std::ops::Range;
 use std::sync::Weak;
 use std::time::Duration;
 use strake_proto::Ino;
-use strake_token::held::Limit;
+use strake_token::held::{Limit, Want};
 use tracing::error;
 
 /// Operations of a client that was declared dead end within this time. Calls to NSDs and to the
@@ -21,6 +22,8 @@ const PATIENCE_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Giving {
     /// The time from which on reads and writes are served, while caches drop the file.
     pub(super) serves: Option<Duration>,
+    /// How long they wait for caches that do not get on.
+    pub(super) patience: Duration,
     /// Those under way.
     pub(super) active: u32,
     /// Those that ever began.
@@ -82,8 +85,12 @@ impl Tokens {
             patience = (2 * patience).min(PATIENCE_MAX);
         }
         let drops_all = given.begins_beside() && !keeper.may_be_written_beside(ino);
+        let is_just_found = given.is_all() && keeper.is_just_found(ino);
         keeper.forget(ino, &given);
         let mut state = self.state.lock();
+        if is_just_found {
+            state.keep_found(ino, self.clock.monotonic());
+        }
         let effects = match drops_all {
             true => state.holder.dropped(ino),
             false => state.holder.flushed(ino),
@@ -129,6 +136,7 @@ impl Tokens {
             let spared = state.filling(ino);
             let giving = state.giving.entry(ino).or_default();
             giving.serves = Some(self.clock.monotonic() + patience);
+            giving.patience = patience;
             (drops, spared, giving.served)
         };
         // Those that wait learn from when on they are served.
@@ -177,5 +185,40 @@ impl Tokens {
         drop(state);
         keeper.bury(&files);
         is_idle
+    }
+}
+
+impl State {
+    /// The time from which on a read or write is served, if its file is being given up and the
+    /// token that is still held suffices.
+    pub(super) fn serves(&self, wants: &[Want], access: Access) -> Option<Duration> {
+        let [want] = wants else { return None };
+        let serves = self.giving.get(&want.ino)?.serves?;
+        let held = self.holder.in_use(want.ino);
+        let suffices = match access {
+            Access::Other => false,
+            Access::Write => held.covers(want),
+            Access::WriteBack if held.covers(want) => return Some(Duration::ZERO),
+            Access::WriteBack => false,
+            // A handle that may write is closed since, perhaps.
+            Access::Read | Access::Fill { .. } => {
+                held.covers(want) || !self.is_written(want.ino) && held.covers(&shared(want.ino))
+            }
+        };
+        suffices.then_some(serves)
+    }
+
+    /// The bytes of a file whose pages wait to be filled.
+    pub(super) fn filling(&self, ino: Ino) -> Vec<Range<u64>> {
+        let of_file = self.filling.values().filter(|(of, _)| *of == ino);
+        of_file.map(|(_, range)| range.clone()).collect()
+    }
+
+    pub(super) fn served(&self, ino: Ino) -> u64 {
+        self.giving.get(&ino).map_or(0, |giving| giving.served)
+    }
+
+    pub(super) fn active(&self, ino: Ino) -> u32 {
+        self.giving.get(&ino).map_or(0, |giving| giving.active)
     }
 }
