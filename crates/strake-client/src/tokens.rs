@@ -19,8 +19,8 @@
 //! and are filled when the token has come back. A page whose read is served after all is dropped in
 //! the next turn.
 //!
-//! **Pages that were stored to** are written back when they are dropped. That is served at once, and
-//! reads wait for as long as it goes on. Otherwise the program would have all pages again, and
+//! **Pages that were stored to** are written back when they are dropped. That is served at once,
+//! and reads wait for as long as it goes on. Otherwise the program would have all pages again, and
 //! store to all of them before the next turn.
 //!
 //! **Lingering.** A file in quick use is not given up at once, but what follows closely is done

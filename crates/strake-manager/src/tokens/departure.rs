@@ -134,7 +134,8 @@ impl TokenService {
         self.changed.notify_all();
     }
 
-    /// Waits until all living clients have reasserted what they hold, unless all that are gone have.
+    /// Waits until all living clients have reasserted what they hold. Waits for nothing if those
+    /// that are gone have.
     fn wait_for_living(&self, gone: &BTreeSet<ClientId>) -> Result<()> {
         let end = self.clock.monotonic() + REASSERT_MAX;
         let mut state = self.state.lock();

@@ -56,8 +56,8 @@ impl Authority {
         effects
     }
 
-    /// Whether the table has all that anybody holds of files that a client wants, and no reassertion
-    /// by that client is on its way: it would say what was held before.
+    /// Whether the table has all that anybody holds of files that a client wants, and no
+    /// reassertion by that client is on its way: it would say what was held before.
     fn are_known(&self, client: ClientId, wants: &[Want]) -> bool {
         let has_reasserted = !self.grace.contains_key(&client);
         self.grace.is_empty()
