@@ -71,6 +71,17 @@ impl World {
         counts[MOUNTS - 1]
     }
 
+    /// Waits until there are so many inodes.
+    pub(crate) fn await_inodes(&self, count: u64, why: &str) {
+        for _ in 0..10_000 {
+            if self.inodes() == count {
+                return;
+            }
+            self.rig.clock.sleep(Duration::from_millis(1));
+        }
+        assert_eq!(self.inodes(), count, "{why}");
+    }
+
     /// The leader dies, and the next one knows only who has joined.
     pub(crate) fn change_leader(&self) {
         self.change_leader_for(&[0, 1, 2]);

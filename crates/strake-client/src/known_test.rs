@@ -162,8 +162,8 @@ impl Invalidate for AnsweredKernel {
 }
 
 /// A program opens a file with `O_CREAT` that is there. It needs the exclusive token, and another
-/// mount has asked for that before. Who gives up the token under which the name was found waits
-/// until the kernel knows the file, which must not wait for the answer to the open.
+/// mount has asked for that before. The thread that gives up the token under which the name was found
+/// waits until the kernel knows the file. The kernel must not learn that with the answer to the open.
 #[test]
 fn a_file_that_is_opened_by_name_is_given_up_meanwhile() {
     let world = World::new("1", 1);
@@ -200,14 +200,6 @@ fn a_file_that_is_opened_by_name_is_given_up_meanwhile() {
     world.end();
 }
 
-fn await_inodes(world: &World, count: u64) {
-    let is_so = (0..3000).any(|_| {
-        world.mounts[0].mount.array.clock.sleep(Duration::from_millis(10));
-        world.inodes() <= count
-    });
-    assert!(is_so, "{} inodes are not {count}", world.inodes());
-}
-
 /// The kernel looks a name up, and names the inode when it opens the file. Another mount replaces
 /// the file in between.
 #[test]
@@ -231,7 +223,7 @@ fn a_file_that_was_just_found_is_there_for_a_moment() {
     assert_eq!(&bytes[..6], b"before");
     own.release(handle);
     own.forget(file, 1);
-    await_inodes(&world, before);
+    world.await_inodes(before, "nobody has it open");
     assert_eq!(own.getattr(file).expect_err("gone").kind(), ErrorKind::Stale);
 
     // Nobody opens this one, and it goes all the same.
@@ -239,7 +231,7 @@ fn a_file_that_was_just_found_is_there_for_a_moment() {
     assert_eq!(found(own, Ino::ROOT, b"unused"), Some(unused));
     other.unlink(ROOT, Ino::ROOT, b"unused").expect("removed");
     own.getattr(unused).expect("there for a moment");
-    await_inodes(&world, before);
+    world.await_inodes(before, "nobody has it open");
     world.end();
 }
 

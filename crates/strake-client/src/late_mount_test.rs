@@ -2,7 +2,7 @@
 
 use crate::coherence_test::World;
 use crate::testing::BLOCK_SIZE;
-use crate::vfs::{OpenFlags, Vfs};
+use crate::vfs::{OpenFlags, SetAttr, Vfs};
 use strake_env::thread;
 use strake_proto::{Caller, ErrorKind, Ino, SlotIndex};
 use strake_testing::memory_nsd::Faults;
@@ -52,8 +52,8 @@ fn a_mount_that_turns_to_a_new_leader_late_is_told_which_nsd_misses_writes() {
     world.end();
 }
 
-/// The next leader does not know what a mount has that is late. But of a file that another mount
-/// holds exclusively it has nothing.
+/// The next leader does not know the tokens of a mount that is late. But of a file that another
+/// mount holds exclusively it has none.
 #[test]
 fn nobody_waits_for_a_late_mount_to_get_what_another_one_holds() {
     let world = World::new("1", 1);
@@ -74,5 +74,33 @@ fn nobody_waits_for_a_late_mount_to_get_what_another_one_holds() {
     assert_eq!(late.getattr(entry.attr.ino).expect("there").size, 5);
     prompt.release(handle);
     holder.release(opened.handle);
+    world.end();
+}
+
+/// Another mount removes a file that a late one has open. The next leader does not know that.
+#[test]
+fn a_file_that_a_late_mount_has_open_outlives_its_name() {
+    let world = World::new("1", 1);
+    let (holder, late) = (&world.mounts[0], &world.mounts[2]);
+    let before = world.inodes();
+    let (entry, opened) = late.create(ROOT, Ino::ROOT, b"f", 0o644, RW, true).expect("created");
+    late.write(opened.handle, 0, b"bytes").expect("written");
+    let file = entry.attr.ino;
+    let mode = SetAttr { permissions: Some(0o600), ..SetAttr::default() };
+    holder.lookup(ROOT, Ino::ROOT, b"f").expect("seen");
+    holder.setattr(ROOT, file, None, &mode).expect("changed");
+    // It makes a name, so that it has the directory, too.
+    holder.mkdir(ROOT, Ino::ROOT, b"d", 0o755).expect("made");
+    world.change_leader_for(&[0, 1]);
+
+    holder.unlink(ROOT, Ino::ROOT, b"f").expect("removed");
+    holder.sync().expect("durable");
+    world.turn_to_leader(2);
+    let mut bytes = [0; 5];
+    assert_eq!(late.read(opened.handle, 0, &mut bytes), Ok(5));
+    assert_eq!(&bytes, b"bytes");
+    assert_eq!(world.inodes(), before + 2, "the file and the directory");
+    late.release(opened.handle);
+    world.await_inodes(before + 1, "the directory");
     world.end();
 }

@@ -4,7 +4,6 @@
 use crate::StrakeVfs;
 use crate::coherence_test::{MOUNTS, World};
 use crate::vfs::{Handle, OpenFlags, Vfs};
-use std::time::Duration;
 use strake_env::Rng;
 use strake_env::thread;
 use strake_proto::meta::RenameMode;
@@ -25,17 +24,6 @@ fn make(vfs: &StrakeVfs, dir: Ino, name: &[u8]) -> (Ino, Handle) {
 
 fn open(vfs: &StrakeVfs, ino: Ino, flags: OpenFlags) -> Handle {
     vfs.open(ROOT, ino, flags).expect("opened").handle
-}
-
-/// Waits until there are so many inodes.
-fn wait_for_inodes(world: &World, count: u64, why: &str) {
-    for _ in 0..10_000 {
-        if world.inodes() == count {
-            return;
-        }
-        world.rig.clock.sleep(Duration::from_millis(1));
-    }
-    assert_eq!(world.inodes(), count, "{why}");
 }
 
 /// How many messages the leader gets while `work` is done.
@@ -166,7 +154,7 @@ fn files_that_are_removed_while_others_open_and_close_them_go() {
             let _ = remover.unlink(ROOT, dir, format!("n{at}").as_bytes());
         }
         // The leader may be asking a mount that has removed a name what it has open.
-        wait_for_inodes(&world, before, &format!("round {round}: nobody has any of them open"));
+        world.await_inodes(before, &format!("round {round}: nobody has any of them open"));
     }
     world.end();
 }

@@ -545,11 +545,11 @@ impl LeaderMeta {
     /// The change as it is to be made: a file that any client has open outlives its last name. The
     /// client that removes a name holds both inodes exclusively, so nobody opens the file now. The
     /// others have said whether they have it open when they gave the inode up. For this client the
-    /// change says so.
+    /// change says so. A leader that does not know yet what all of them have takes it for open.
     fn changed(&self, client: ClientId, op: &MetaOp) -> Result<Option<MetaOp>> {
         let has_other_openers = |ino: Ino| {
-            let state = self.service.state.lock();
-            state.authority.openers(ino).iter().any(|opener| *opener != client)
+            let authority = &self.service.state.lock().authority;
+            authority.is_in_grace() || authority.openers(ino).iter().any(|opener| *opener != client)
         };
         let is_open_elsewhere = |parent: Ino, name: &[u8]| -> Result<bool> {
             let query = MetaQuery::Lookup { parent, name: name.to_vec() };

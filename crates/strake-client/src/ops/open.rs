@@ -179,7 +179,7 @@ fn open_existing(
         mount.close(&inode, flags);
     })?;
     // Not before this waits for nothing any more: the adapter does not know the inode before it is
-    // answered, and whoever gives up the token waits until it does.
+    // answered, and a thread that gives up the token waits until it does.
     mount.table.add_lookups(inode.ino, 1);
     Ok((Entry { attr }, open))
 }
