@@ -162,8 +162,9 @@ impl Invalidate for AnsweredKernel {
 }
 
 /// A program opens a file with `O_CREAT` that is there. It needs the exclusive token, and another
-/// mount has asked for that before. The thread that gives up the token under which the name was found
-/// waits until the kernel knows the file. The kernel must not learn that with the answer to the open.
+/// mount has asked for that before. The thread that gives up the token under which the name was
+/// found waits until the kernel knows the file. The kernel must not learn that with the answer to
+/// the open.
 #[test]
 fn a_file_that_is_opened_by_name_is_given_up_meanwhile() {
     let world = World::new("1", 1);

@@ -98,6 +98,8 @@ pub struct TokenService {
     /// Something is due earlier than the thread thinks, or it is to end.
     earlier: Condvar,
     meta: Arc<dyn MetaPort>,
+    /// The position of the last change of earlier leaders, or a later one of this one.
+    begun: Option<u64>,
     clock: Arc<dyn Clock>,
     thread: Mutex<Option<JoinHandle<()>>>,
     leaving: Mutex<()>,
@@ -123,6 +125,7 @@ impl TokenService {
         waits: Arc<dyn WaitNames>,
     ) -> Result<Arc<TokenService>> {
         let first = reserve(&*meta, &*clock, RESERVED_AT_ONCE)?;
+        let begun = meta.position();
         let mut authority = Authority::new(Term(first.0), times, clients, first);
         let upto = GrantNumber(first.0 + RESERVED_AT_ONCE);
         let effects = authority.reserved(first, upto, clock.monotonic());
@@ -149,6 +152,7 @@ impl TokenService {
             changed,
             earlier: Condvar::new(),
             meta,
+            begun,
             clock,
             thread,
             leaving,
@@ -613,7 +617,14 @@ impl LeaderMeta {
     /// The reply as the client gets it: a new inode comes with its token, where that is free, and
     /// so do reserved numbers. A client that sends a change again may get another one, and has one
     /// answer.
-    fn with_token(&self, client: ClientId, op: &MetaOp, reply: MetaReply) -> MetaReply {
+    /// `position` is that of a counted change.
+    fn with_token(
+        &self,
+        client: ClientId,
+        op: &MetaOp,
+        reply: MetaReply,
+        position: Option<u64>,
+    ) -> MetaReply {
         let new: Vec<Ino> = match (op, &reply) {
             (MetaOp::Create { .. }, MetaReply::Inode(inode)) => vec![inode.attr.ino],
             (MetaOp::ReserveInodes { .. }, MetaReply::Inos(inos)) => inos.clone(),
@@ -625,7 +636,8 @@ impl LeaderMeta {
             return reply;
         }
         let term = state.authority.term();
-        let grant = |ino: &Ino| state.authority.grant_new(client, *ino, now);
+        let is_first = self.service.begun.zip(position).is_some_and(|(begun, at)| begun < at);
+        let grant = |ino: &Ino| state.authority.grant_new(client, *ino, is_first, now);
         let grants: Vec<GrantNumber> = new.iter().map_while(grant).collect();
         match (reply, grants.as_slice()) {
             (MetaReply::Inode(inode), [grant]) => MetaReply::Made { inode, term, grant: *grant },
@@ -694,7 +706,7 @@ impl MetaPort for LeaderMeta {
         };
         self.service.change_pool(entry, &mut make)?;
         self.note(entry.client, &told.op, &entry.op, &reply);
-        Ok(self.with_token(entry.client, &entry.op, reply))
+        Ok(self.with_token(entry.client, &entry.op, reply, None))
     }
 
     fn apply_counted(&self, counted: &CountedEntry) -> Result<CountedAnswer> {
@@ -715,7 +727,7 @@ impl MetaPort for LeaderMeta {
         let MetaEntry { client, op, .. } = &counted.entry;
         let outcome = outcome.map(|reply| {
             self.note(*client, &told.op, op, &reply);
-            self.with_token(*client, op, reply)
+            self.with_token(*client, op, reply, Some(position))
         });
         Ok(CountedAnswer { position, outcome })
     }

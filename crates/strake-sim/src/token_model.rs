@@ -169,6 +169,8 @@ struct World {
     deaths: u8,
     leaders: u8,
     recalls: u8,
+    /// Files that some leader has made.
+    made: BTreeSet<Ino>,
     last: BTreeMap<Thing, LastUse>,
 }
 
@@ -369,6 +371,7 @@ impl World {
             deaths: scope.deaths,
             leaders: scope.leaders,
             recalls: scope.recalls,
+            made: BTreeSet::new(),
             last: BTreeMap::new(),
         }
     }
@@ -552,7 +555,14 @@ impl World {
     fn deliver(&mut self, scope: &Scope, packet: Packet) -> Result<(), String> {
         match packet {
             Packet::Make(at, ino) => {
-                let number = self.authority.grant_new(ClientId(at as u64), ino, NOW);
+                // Another client that has begun with the file has heard of it.
+                let is_heard_of = self.clients.iter().enumerate().any(|(other, client)| {
+                    let mut begun = scope.operations[other].iter().take(client.begun).flatten();
+                    other != at && begun.any(|want| want.ino == ino)
+                });
+                let is_first = self.made.insert(ino) && !is_heard_of;
+                let client = ClientId(at as u64);
+                let number = self.authority.grant_new(client, ino, is_first, NOW);
                 self.network.insert(Packet::Made(at, self.authority.term(), ino, number));
             }
             Packet::Made(at, term, ino, number) => self.made(scope, at, (term, ino, number))?,

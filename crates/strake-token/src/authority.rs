@@ -7,8 +7,8 @@
 //!    while it asks for the file that it has made in it,
 //! 3. the asking client owes no answer to a revoke of one of these files, and
 //! 4. after a change of leader every client has reasserted what it holds, or is dead. That is not
-//!    awaited for files that a client has reasserted exclusively: no other one had anything of them
-//!    but OPEN.
+//!    awaited for files that a client has reasserted exclusively, or has made since: no other one
+//!    had anything of them but OPEN.
 //!
 //! **A revoke** goes to each client that holds what a waiting request needs, but not before that
 //! client has held its last grant for the minimum time. It is sent again until it is answered.
@@ -127,7 +127,7 @@ pub struct Authority {
     /// Clients that have not reasserted all. Before they have, only files are granted that are
     /// `known`.
     grace: BTreeMap<ClientId, Grace>,
-    /// Files that a client has reasserted exclusively, while others have yet to reassert.
+    /// Files that a client has reasserted exclusively, or made, while others have yet to reassert.
     known: BTreeSet<Ino>,
     files: Files,
     /// In the order in which they came.
@@ -507,10 +507,19 @@ impl Authority {
 
     /// A client has made a file. Grants it exclusively, and open, unless somebody else holds it or
     /// waits for it, or nothing can be granted now. The client is told with the answer to its
-    /// change, or asks like anybody else.
-    pub fn grant_new(&mut self, client: ClientId, ino: Ino, now: Duration) -> Option<GrantNumber> {
+    /// change, or asks like anybody else. `is_first` says that no earlier leader has made this
+    /// change: then no other client has heard of the file, and nobody has to reassert it.
+    pub fn grant_new(
+        &mut self,
+        client: ClientId,
+        ino: Ino,
+        is_first: bool,
+        now: Duration,
+    ) -> Option<GrantNumber> {
         let is_heard = self.clients.contains(&client) && !self.gone.contains(&client);
-        let is_calm = self.grace.is_empty() || !obeys(Rule::AllReassertFirst);
+        let is_calm = self.grace.is_empty()
+            || is_first && !self.grace.contains_key(&client)
+            || !obeys(Rule::AllReassertFirst);
         let names = |waiting: &Waiting| waiting.wants.iter().any(|want| want.ino == ino);
         let is_free =
             !self.files.of(ino).any(|(other, one)| other != client || one.revoke.is_some())
@@ -518,7 +527,7 @@ impl Authority {
         if !is_heard
             || !is_calm
             || (!is_free && obeys(Rule::NewFilesAreFree))
-            || self.is_in_repair(ino)
+            || (self.is_in_repair(ino) && !is_first)
             || self.next == self.reserved
         {
             return None;
@@ -528,6 +537,9 @@ impl Authority {
         self.granted += 1;
         let want = Want { ino, inode: Some(Mode::Exclusive), open: true, range: None };
         self.grant_one(client, &want, number, now);
+        if self.is_in_grace() {
+            self.known.insert(ino);
+        }
         Some(number)
     }
 

@@ -174,6 +174,27 @@ fn what_a_living_client_has_exclusively_waits_for_no_silent_one() {
 }
 
 #[test]
+fn a_file_that_is_made_waits_for_no_silent_client() {
+    let mut authority = next_leader();
+    let new = |authority: &mut Authority, client, is_first| {
+        let granted = authority.grant_new(ClientId(client), FILE, is_first, at(5));
+        authority.check();
+        granted.is_some()
+    };
+    assert!(!new(&mut authority, 1, true), "its reassertions are on their way");
+    reasserted(&mut authority, 1, 0, at(1));
+    reasserted(&mut authority, 2, 0, at(2));
+    assert!(!new(&mut authority, 1, false), "the silent client may have heard of it");
+    // The silent one is dead at last, and what it left is being put right.
+    let gone = BTreeSet::from([ClientId(3)]);
+    authority.fenced(&gone, at(3));
+    assert!(new(&mut authority, 1, true));
+    assert!(!authority.may_have_changed(FILE, &gone));
+    let asked = ask(&mut authority, 2, 1, inode(Mode::Exclusive), at(20));
+    assert_eq!(of(&asked).1, [1], "it is known, so others get it, too");
+}
+
+#[test]
 fn what_a_client_has_not_exclusively_waits_for_all() {
     for mode in [Mode::Shared, Mode::Writing] {
         let mut authority = next_leader();

@@ -289,6 +289,10 @@ impl MetaPort for TermPort {
         Ok(answer)
     }
 
+    fn position(&self) -> Option<u64> {
+        Some(self.meta.ahead.read().last())
+    }
+
     fn sync(&self) -> Result<()> {
         let stamp = {
             let ahead = self.meta.ahead.read();

@@ -37,6 +37,12 @@ pub trait MetaPort: Send + Sync {
         apply_in_order(entries, |entry| self.apply(entry))
     }
 
+    /// The position of the last change. A counted change whose answer has a lower one, or the same,
+    /// was made before. `None` if nobody needs to know that here.
+    fn position(&self) -> Option<u64> {
+        None
+    }
+
     /// Makes every change answered before the call durable on all copies.
     ///
     /// # Errors
