@@ -8,7 +8,7 @@ use crate::testing::HELD_UP_SIZE;
 use crate::vfs::{DirItem, OpenFlags, SetAttr, Vfs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use strake_env::Rng;
 use strake_env::sync::Mutex;
@@ -134,33 +134,6 @@ fn a_kernel_that_will_know_an_inode_is_told_until_it_does() {
     world.end();
 }
 
-/// A kernel that knows no inode of which a lookup was not answered.
-#[derive(Default)]
-struct AnsweredKernel {
-    knows: AtomicBool,
-    /// How often it was told of something else.
-    unknown: AtomicU32,
-}
-
-impl Invalidate for AnsweredKernel {
-    fn invalidate(&self, what: Outdated) -> Result<Dropping> {
-        let (dropping, dropped) = Dropping::begin(what);
-        let found = match self.knows.load(Ordering::Acquire) {
-            true => Found::Something,
-            false => {
-                self.unknown.fetch_add(1, Ordering::AcqRel);
-                Found::Nothing
-            }
-        };
-        dropped.tell(Ok(found));
-        Ok(dropping)
-    }
-
-    fn can_drop_all_names(&self) -> bool {
-        false
-    }
-}
-
 /// A program opens a file with `O_CREAT` that is there. It needs the exclusive token, and another
 /// mount has asked for that before. The thread that gives up the token under which the name was
 /// found waits until the kernel knows the file. The kernel must not learn that with the answer to
@@ -169,7 +142,8 @@ impl Invalidate for AnsweredKernel {
 fn a_file_that_is_opened_by_name_is_given_up_meanwhile() {
     let world = World::new("1", 1);
     let (own, other, third) = (&world.mounts[0], &world.mounts[1], &world.mounts[2]);
-    let kernel = Arc::new(AnsweredKernel::default());
+    let kernel = Arc::new(LateKernel::default());
+    kernel.unknown.store(u32::MAX, Ordering::Release);
     own.attach_adapter(Arc::clone(&kernel) as Arc<dyn Invalidate>);
     let (entry, opened) = third.create(ROOT, Ino::ROOT, b"file", 0o644, RW, true).expect("created");
     third.write(opened.handle, HELD_UP_SIZE - 1, b"x").expect("written");
@@ -180,22 +154,23 @@ fn a_file_that_is_opened_by_name_is_given_up_meanwhile() {
         scope.spawn(|| {
             let (_, opened) =
                 own.create(ROOT, Ino::ROOT, b"file", 0o644, RW, false).expect("opened");
-            kernel.knows.store(true, Ordering::Release);
+            kernel.unknown.store(0, Ordering::Release);
             own.release(opened.handle);
         });
         // The third mount gives the file up, so that it can be found.
         world.leader.await_gate_reached();
-        scope.spawn(|| {
+        let changing = scope.spawn(|| {
             let mode = SetAttr { permissions: Some(0o600), ..SetAttr::default() };
             other.setattr(ROOT, file, None, &mode).expect("changed");
         });
-        while world.leader.service().waits().iter().all(|wait| wait.client != client(1)) {
+        let waits = || world.leader.service().waits();
+        while waits().iter().all(|wait| wait.client != client(1)) && !changing.is_finished() {
             thread::yield_now();
         }
         world.leader.open_gate();
     });
-    // Each time is followed by a pause of 100 µs.
-    let told = kernel.unknown.load(Ordering::Acquire);
+    // As long as it does not know the file, it is told again each 100 µs.
+    let told = kernel.told.lock().len();
     assert!(told < 1000, "the kernel was told {told} times of a file that it could not know");
     assert_eq!(third.getattr(file).expect("there").permissions, 0o600);
     world.end();

@@ -616,8 +616,7 @@ impl LeaderMeta {
 
     /// The reply as the client gets it: a new inode comes with its token, where that is free, and
     /// so do reserved numbers. A client that sends a change again may get another one, and has one
-    /// answer.
-    /// `position` is that of a counted change.
+    /// answer. `position` is that of a counted change.
     fn with_token(
         &self,
         client: ClientId,
