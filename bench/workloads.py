@@ -4,6 +4,7 @@ Cold means: synced, taken down, mounted again, the kernel's caches dropped. A ra
 counts the time until fsync has returned.
 """
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -13,6 +14,7 @@ import pathlib
 import random
 import shutil
 import statistics
+import struct
 import subprocess
 import tarfile
 import time
@@ -65,6 +67,17 @@ def tarball(work, count=15000):
             archive.addfile(entry, io.BytesIO(text[start:start + size]))
     partial.rename(path)
     return path
+
+
+@contextlib.contextmanager
+def awake(is_wanted):
+    """Keeps idle processors from halting: see `crates/strake-fuse/src/awake.rs`."""
+    if not is_wanted:
+        yield
+        return
+    with open("/dev/cpu_dma_latency", "wb", buffering=0) as limit:
+        limit.write(struct.pack("i", 0))
+        yield
 
 
 def machine():

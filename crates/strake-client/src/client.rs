@@ -2,6 +2,7 @@
 
 use crate::data::fold::fold_at_start;
 use crate::flush::sync::{sync_all, sync_for_program};
+use crate::inode::fetched::Fetched;
 use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{HandleTable, IDLE_STATES_BESIDE, IDLE_STATES_LONE, OpenTable};
 use crate::inode::queue::Queue;
@@ -126,6 +127,7 @@ impl StrakeVfs {
             prefetch: Queue::default(),
             folding: Turns::default(),
             neighbours: Neighbours::default(),
+            fetched: Fetched::default(),
             names: Arc::default(),
             shown: Mutex::default(),
             untold: Untold::default(),

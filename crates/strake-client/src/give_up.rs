@@ -13,8 +13,9 @@
 //!   nobody for ever. Every handle hears of it, and so does the next sync of everything.
 
 use crate::data::of::Of;
-use crate::flush::sync::{sync_all, sync_inode_whole};
+use crate::flush::sync::{sync_all, sync_inode_whole, sync_inodes};
 use crate::inode::core::InodeState;
+use crate::inode::open_table::Pinned;
 use crate::inode::shown::Order;
 use crate::invalidate::{Found, Outdated};
 use crate::lease::dead;
@@ -72,6 +73,23 @@ impl GiveUp for Mount {
             error!(target: "tokens", "the metadata is not durable: {error}");
         }
         is_saved
+    }
+
+    fn save_all(&self, files: &[Ino]) -> bool {
+        let inodes: Vec<Arc<InodeState>> =
+            files.iter().filter_map(|ino| self.table.find(*ino)).collect();
+        let lacks = |inode: &&Arc<InodeState>| {
+            let core = inode.core.lock();
+            core.dirty_since.is_some() || core.lacks_attributes()
+        };
+        let dirty: Vec<Pinned> =
+            inodes.iter().filter(lacks).map(|inode| self.table.pin(inode.ino)).collect();
+        // Names, which have no inode's state, are to be durable even if all of these are clean.
+        let is_needed = !dirty.is_empty() || self.array.meta.has_unsynced();
+        let is_synced = !is_needed || sync_inodes(self, &dirty).is_ok();
+        is_synced
+            && !inodes.iter().any(|inode| lacks(&inode))
+            && self.have_ranges_deleted(inodes).is_ok()
     }
 
     fn drop_from_caches(&self, ino: Ino, drops: Drops, spared: &[Range<u64>]) {
@@ -274,11 +292,19 @@ impl Mount {
 
     fn save_once(&self, inode: &Arc<InodeState>) -> Result<()> {
         sync_inode_whole(self, inode)?;
-        let file = inode.core.lock().file.clone();
-        if file.is_some_and(|file| file.has_floor(&self.array.floors)) {
-            reaper::apply_pending(&self.array)?;
+        self.have_ranges_deleted([Arc::clone(inode)])
+    }
+
+    /// Applies range deletions if some are pending in one of these files.
+    fn have_ranges_deleted(&self, inodes: impl IntoIterator<Item = Arc<InodeState>>) -> Result<()> {
+        let is_pending = |inode: Arc<InodeState>| {
+            let file = inode.core.lock().file.clone();
+            file.is_some_and(|file| file.has_floor(&self.array.floors))
+        };
+        match inodes.into_iter().any(is_pending) {
+            true => reaper::apply_pending(&self.array).map(drop),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn lose(&self, inode: &Arc<InodeState>, error: Error) {

@@ -137,6 +137,8 @@ mod set_attr_test;
 mod stream_test;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod walk_test;
 
 pub use client::{ClientView, FlushReport, StrakeVfs};
 pub use memory::page_pool::PagePoolView;

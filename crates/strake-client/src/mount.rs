@@ -2,6 +2,7 @@
 
 use crate::inode::budget::NameBudget;
 use crate::inode::core::{Core, InodeState};
+use crate::inode::fetched::Fetched;
 use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{OpenTable, Pinned};
 use crate::inode::queue::Queue;
@@ -50,6 +51,7 @@ pub(crate) struct Mount {
     /// The thread that folds small synchronous writes.
     pub(crate) folding: Turns,
     pub(crate) neighbours: Neighbours,
+    pub(crate) fetched: Fetched,
     /// How many names are known.
     pub(crate) names: Arc<NameBudget>,
     /// The directories of which the adapter's caches may keep names. A leaf.

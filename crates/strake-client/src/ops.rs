@@ -1,5 +1,6 @@
 //! The operations of [`crate::Vfs`]. Each kind has a file.
 
+pub(crate) mod ahead;
 pub(crate) mod attributes;
 pub(crate) mod copy;
 pub(crate) mod directory;

@@ -160,12 +160,22 @@ impl Rig {
         leader: &Arc<Leader>,
         client: ClientId,
     ) -> (Arc<StrakeVfs>, Arc<Tokens>) {
+        self.start_keeping(FILES_KEPT, leader, client)
+    }
+
+    /// One of several mounts, which keeps the tokens of so many files.
+    pub(crate) fn start_keeping(
+        &self,
+        files: usize,
+        leader: &Arc<Leader>,
+        client: ClientId,
+    ) -> (Arc<StrakeVfs>, Arc<Tokens>) {
         let meta = Arc::clone(leader) as Arc<dyn MetaPort>;
         let array = self.open(0, client, meta, true).expect("opens");
         let (clock, observe) = (Arc::clone(&self.clock), Arc::clone(&array.observe));
         let service = leader.service();
         let way = Arc::new(WayToLeader { leader: Arc::clone(leader), client });
-        let own = Tokens::new(service.term(), way, clock, observe, FILES_KEPT);
+        let own = Tokens::new(service.term(), way, clock, observe, files);
         service.join(client, Arc::clone(&own) as Arc<dyn ToClient>);
         let vfs = StrakeVfs::start_with_tokens(array, self.settings.clone(), Arc::clone(&own));
         (vfs.expect("starts"), own)
@@ -485,6 +495,11 @@ impl ToAuthority for WayToLeader {
     fn send(&self, term: Term, message: Request) {
         self.leader.hear();
         self.leader.service().way_of(self.client).send(term, message);
+    }
+
+    fn send_all(&self, term: Term, messages: Vec<Request>) {
+        self.leader.hear();
+        self.leader.service().way_of(self.client).send_all(term, messages);
     }
 }
 

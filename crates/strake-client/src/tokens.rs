@@ -48,18 +48,20 @@
 //! looked a file up opens it next, and the kernel names the inode then, not the path.
 //!
 //! **For room.** A client keeps the tokens of [`FILES_MAX`] files. Beyond that those that it was
-//! granted first are given back, unless the file is open or in use.
+//! granted first are given back, unless the file is open or in use (`tokens/room.rs`).
 //!
 //! **Lease.** An operation that begins waits while the lease of this client is over
 //! (`lease.rs`). A client that was declared dead drops all that it has: `Tokens::bury`.
 //!
 //! **Locks.** `state` is a leaf. Messages are sent without it.
 
+mod ahead;
 mod following;
 mod found;
 mod given;
 mod giving;
 mod lingering;
+mod room;
 mod taking;
 mod wants;
 
@@ -138,6 +140,8 @@ struct State {
     /// The reads that wait to fill pages.
     filling: BTreeMap<UseId, (Ino, Range<u64>)>,
     handles: HashMap<Ino, Handles>,
+    /// Files that were asked for ahead, by the uses that were abandoned before they began.
+    late: BTreeMap<UseId, Ino>,
     /// Files that count as open because they were just found, until these times.
     found: BTreeMap<Ino, Duration>,
     /// How many handles that may write a file are left of earlier lives of this mount.
@@ -157,6 +161,8 @@ struct State {
 enum Job {
     /// Gives a file up.
     GiveUp(Ino, Limit),
+    /// Gives files back for room.
+    GiveBack(Vec<(Ino, Limit)>),
     /// Waits until revokes of a file count that were put off.
     Linger(Ino),
     /// This client was declared dead.
@@ -168,6 +174,8 @@ enum Job {
 struct Todo {
     messages: Vec<Request>,
     files: Vec<(Ino, Limit)>,
+    /// Files that are given back for room.
+    back: Vec<(Ino, Limit)>,
 }
 
 /// See the file's head.
@@ -283,6 +291,7 @@ impl Tokens {
             lingering: Lingering::default(),
             filling: BTreeMap::new(),
             handles: HashMap::new(),
+            late: BTreeMap::new(),
             found: BTreeMap::new(),
             strays: HashMap::new(),
             granted: VecDeque::new(),
@@ -317,13 +326,8 @@ impl Tokens {
         let weak = Arc::downgrade(self);
         let limits = WorkerLimits { threads_max: GIVING_THREADS, waiting_max: usize::MAX };
         let givers = Workers::new("give-up", limits, move |job: Job| {
-            let Some(tokens) = weak.upgrade() else { return };
-            match job {
-                Job::GiveUp(ino, limit) => tokens.give_up(ino, &limit),
-                Job::Linger(ino) => tokens.linger(ino),
-                Job::Bury => {
-                    tokens.bury();
-                }
+            if let Some(tokens) = weak.upgrade() {
+                tokens.run(job);
             }
         });
         self.begin_following();
@@ -499,11 +503,8 @@ impl Tokens {
 
     /// A file is in use from now on of which this client has the token.
     pub(crate) fn keep(&self, ino: Ino) {
-        let mut state = self.state.lock();
-        let effects = state.make_room(&[ino]);
-        let todo = state.absorb(effects);
-        drop(state);
-        self.perform(todo);
+        let back = self.state.lock().make_room(&[ino]);
+        self.perform(Todo { back, ..Todo::default() });
     }
 
     /// A change is sent that makes a file. Its answer may bring the file's token.
@@ -624,19 +625,31 @@ impl Tokens {
     fn perform(&self, todo: Todo) {
         if !todo.messages.is_empty() {
             let term = self.state.lock().holder.term();
-            todo.messages.into_iter().for_each(|message| self.way.send(term, message));
+            self.way.send_all(term, todo.messages);
         }
-        // Another node may begin to lead before the first operation. There is nothing to give up.
-        let givers = match self.givers.get() {
-            None if todo.files.is_empty() => return,
-            givers => givers.expect("invariant: attached before the first operation"),
-        };
-        for (ino, limit) in todo.files {
-            match givers.submit(Job::GiveUp(ino, limit.clone())) {
-                // The mount ends, and the authority frees all that it holds.
-                Ok(()) | Err(Refused::Ended(_)) => {}
-                // No thread is to be had: this one must do it, for somebody waits.
-                Err(Refused::Full(_)) => self.give_up(ino, &limit),
+        todo.files.into_iter().for_each(|(ino, limit)| self.submit(Job::GiveUp(ino, limit)));
+        if !todo.back.is_empty() {
+            self.submit(Job::GiveBack(todo.back));
+        }
+    }
+
+    /// Has a thread do a job. If no thread is to be had, this one does it, for somebody waits.
+    fn submit(&self, job: Job) {
+        let givers = self.givers.get().expect("invariant: attached before the first operation");
+        match givers.submit(job) {
+            // The mount ends, and the authority frees all that it holds.
+            Ok(()) | Err(Refused::Ended(_)) => {}
+            Err(Refused::Full(job)) => self.run(job),
+        }
+    }
+
+    fn run(&self, job: Job) {
+        match job {
+            Job::GiveUp(ino, limit) => self.give_up(ino, &limit, false),
+            Job::GiveBack(files) => self.give_back(files),
+            Job::Linger(ino) => self.linger(ino),
+            Job::Bury => {
+                self.bury();
             }
         }
     }
@@ -713,9 +726,9 @@ impl ToClient for Tokens {
             _ => Vec::new(),
         };
         granted.iter().for_each(|ino| state.lingering.granted(*ino));
-        let mut effects = state.holder.receive(term, message);
-        effects.extend(state.make_room(&granted));
-        let todo = state.absorb(effects);
+        let effects = state.holder.receive(term, message);
+        let mut todo = state.absorb(effects);
+        todo.back = state.make_room(&granted);
         drop(state);
         self.changed.notify_all();
         self.perform(todo);
@@ -733,6 +746,12 @@ impl State {
                 Effect::Flush(ino, limit) => todo.files.push((ino, limit)),
                 Effect::Begun(number) if self.abandoned.remove(&number) => {
                     left.extend(self.holder.end(number));
+                    // It may have no name by now, and nobody looks at it.
+                    if let Some(ino) = self.late.remove(&number)
+                        && !self.handles.contains_key(&ino)
+                    {
+                        left.extend(self.holder.let_go(ino));
+                    }
                 }
                 Effect::Begun(number) => {
                     self.begun.insert(number);
@@ -740,32 +759,6 @@ impl State {
             }
         }
         todo
-    }
-
-    /// Lists files whose tokens were just granted, and gives others back if there are too many.
-    fn make_room(&mut self, granted: &[Ino]) -> Vec<Effect> {
-        for ino in granted {
-            if self.listed.insert(*ino) {
-                self.granted.push_back(*ino);
-            }
-        }
-        let mut effects = Vec::new();
-        // A few more than came, so that those that had to stay hold up no others.
-        for _ in 0..2 * granted.len() {
-            if self.granted.len() <= self.files_max {
-                break;
-            }
-            let Some(ino) = self.granted.pop_front() else { break };
-            let is_open = self.handles.contains_key(&ino);
-            let given = if is_open { None } else { self.holder.give_back(ino) };
-            if given.is_none() && !self.holder.in_use(ino).is_empty() {
-                self.granted.push_back(ino);
-                continue;
-            }
-            self.listed.remove(&ino);
-            effects.extend(given);
-        }
-        effects
     }
 
     /// Whether this client holds a file in a mode in which it changes it.

@@ -47,6 +47,9 @@ struct Keeper {
     /// Nothing more is waited for once the other end is gone.
     may_end: Mutex<Receiver<()>>,
     saves: Mutex<u32>,
+    /// Files that were saved together, and whether that succeeds.
+    saved_together: Mutex<Vec<Vec<Ino>>>,
+    saves_together: AtomicBool,
     leaves: AtomicU64,
     /// The syncs for changes of places, and whether they go on for now.
     syncs: AtomicU64,
@@ -59,6 +62,10 @@ impl GiveUp for Keeper {
     fn save(&self, _: Ino, _: &Given) -> bool {
         *self.saves.lock() += 1;
         true
+    }
+    fn save_all(&self, files: &[Ino]) -> bool {
+        self.saved_together.lock().push(files.to_vec());
+        self.saves_together.load(Ordering::Acquire)
     }
     fn drop_from_caches(&self, _: Ino, drops: Drops, _: &[Range<u64>]) {
         assert_eq!(drops, Drops::All);
@@ -121,11 +128,18 @@ struct Client {
 
 impl Client {
     fn new(clock: Arc<dyn Clock>) -> Client {
+        Client::with_files(clock, FILES_MAX)
+    }
+
+    /// Keeps the tokens of so many files.
+    fn with_files(clock: Arc<dyn Clock>, files_max: usize) -> Client {
         let ((begins, begun), (end, may_end)) = (channel(), channel());
         let keeper = Keeper {
             begins,
             may_end: Mutex::new(may_end),
             saves: Mutex::new(0),
+            saved_together: Mutex::default(),
+            saves_together: AtomicBool::new(true),
             leaves: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             syncs_last: AtomicBool::new(false),
@@ -134,7 +148,7 @@ impl Client {
         let (way, keeper) = (Arc::<Silent>::default(), Arc::new(keeper));
         let observe = Observe::new(Arc::clone(&clock), 16);
         let to_authority = Arc::clone(&way) as Arc<dyn ToAuthority>;
-        let tokens = Tokens::new(TERM, to_authority, clock, observe, FILES_MAX);
+        let tokens = Tokens::new(TERM, to_authority, clock, observe, files_max);
         let weak: Weak<Keeper> = Arc::downgrade(&keeper);
         tokens.attach(weak);
         Client { way, keeper, tokens, begun, end }
@@ -250,6 +264,53 @@ fn all_that_waits_is_said_again_on_a_new_way() {
     tokens.new_term(next);
     assert_eq!(reasserted(), 2, "it was heard");
     tokens.stop();
+}
+
+/// A client that makes more files than it keeps tokens of once synced the metadata for each.
+#[test]
+fn files_are_given_back_together_after_one_sync() {
+    const KEPT: u64 = 30;
+    const TOGETHER: u64 = KEPT / 3;
+    let client = Client::with_files(RealClock::shared(), KEPT as usize);
+    let given_up = || client.way.count(|request| matches!(request, Request::GivenUp { .. })) as u64;
+    let make = |numbers: Range<u64>| {
+        let making = client.tokens.make();
+        numbers.for_each(|number| making.made(Ino(number), (TERM, GrantNumber(number))));
+    };
+    (0..2 * TOGETHER).for_each(|_| client.end.send(()).expect("it waits for this"));
+    make(1..KEPT + TOGETHER);
+    assert_eq!(client.keeper.saved_together.lock().len(), 0, "there is room");
+    make(KEPT + TOGETHER..KEPT + TOGETHER + 1);
+    until("the first ones", || given_up() == TOGETHER);
+    let oldest: Vec<Ino> = (1..=TOGETHER).map(Ino).collect();
+    assert_eq!(*client.keeper.saved_together.lock(), [oldest]);
+    assert_eq!(*client.keeper.saves.lock(), 0, "nothing was left to be saved");
+    // What cannot be saved now holds up no other.
+    client.keeper.saves_together.store(false, Ordering::Release);
+    make(KEPT + TOGETHER + 1..KEPT + 2 * TOGETHER + 1);
+    until("the next ones", || given_up() == 2 * TOGETHER);
+    assert_eq!(client.keeper.saved_together.lock().len(), 2);
+    assert_eq!(u64::from(*client.keeper.saves.lock()), TOGETHER, "each by itself");
+    client.tokens.stop();
+}
+
+/// The file may have been removed meanwhile, and nobody looks at it. It stays as long as a client
+/// has it open.
+#[test]
+fn a_file_that_was_asked_for_ahead_and_is_granted_late_is_not_open() {
+    let client = Client::new(RealClock::shared());
+    client.tokens.fetch(&[FILE], Duration::ZERO);
+    let request = client.way.asked(FILE).expect("asked");
+    let held = Held { inode: Some(Mode::Shared), open: true, ..Held::default() };
+    let grants = vec![Granted { ino: FILE, held, number: GrantNumber(1) }];
+    client.tokens.send(TERM, Reply::Grant { request, grants });
+    let is_closed = |request: &Request| match request {
+        Request::GivenUp { ino, keeps, .. } => *ino == FILE && !keeps.open,
+        _ => false,
+    };
+    assert_eq!(client.way.count(is_closed), 1);
+    assert!(client.tokens.may_look(FILE), "the rest is kept");
+    client.tokens.stop();
 }
 
 /// Time stands still, so caches are quick. Programs that want to go on reading and writing wait.

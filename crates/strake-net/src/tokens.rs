@@ -2,7 +2,8 @@
 //!
 //! A message of the client is a request, [`Say`] in postcard. The reply is
 //! `Result<(Term, Vec<Reply>), Error>`: the term, and what the authority has to say to this client
-//! at once. So free tokens come with one round trip, and through few threads. All else that the
+//! at once. So free tokens come with one round trip, and through few threads. A request may hold up
+//! to [`TOGETHER_MAX`] messages, whose replies come together. All else that the
 //! authority says is a request back over the same connection: `(Term, Reply)` in postcard, answered
 //! by nothing. The two ways may overtake each other, which tokens expect.
 //!
@@ -42,6 +43,7 @@ use strake_env::WaitNames;
 use strake_env::sync::{Condvar, Mutex};
 use strake_env::thread::{Builder, JoinHandle};
 use strake_env::workers::{WorkerLimits, Workers};
+use strake_proto::feature::{self, Feature};
 use strake_proto::{ClientId, Error, ErrorKind, FsId, Result};
 use strake_token::message::{Reply, Request, Term};
 use strake_token::port::{ToAuthority, ToClient};
@@ -51,6 +53,8 @@ use tracing::warn;
 const LIMIT: Duration = Duration::from_secs(5);
 /// A client speaks at least that often.
 const PULSE: Duration = Duration::from_secs(1);
+/// The most messages in one request.
+const TOGETHER_MAX: usize = 64;
 /// Messages to a client that wait for their turn; more are dropped, and repeated by the authority.
 const OUTBOX_MAX: usize = 10_000;
 
@@ -63,6 +67,8 @@ pub enum Say {
     Message(Term, Request),
     /// Renews the lease.
     Pulse,
+    /// Messages to the leader of a term, in this order.
+    Messages(Term, Vec<Request>),
 }
 
 /// The authority, as sessions see it.
@@ -125,6 +131,15 @@ impl TokenHandler {
                 told = self.port.receive(self.client(from)?, term, message);
             }
             Say::Pulse => self.port.renew(self.client(from)?)?,
+            Say::Messages(_, messages) if messages.len() > TOGETHER_MAX => {
+                return Err(Error::new(ErrorKind::Invalid, "too many messages at once"));
+            }
+            Say::Messages(term, messages) => {
+                let client = self.client(from)?;
+                for message in messages {
+                    told.extend(self.port.receive(client, term, message));
+                }
+            }
         }
         Ok((*self.term.lock(), told))
     }
@@ -318,10 +333,31 @@ impl TokenSession {
 
 impl ToAuthority for TokenSession {
     fn send(&self, term: Term, message: Request) {
-        let is_repeated = matches!(message, Request::Ask { .. } | Request::Lock(_));
         let say = Say::Message(term, message.clone());
-        if self.shared.say(&say).is_err() && !is_repeated {
-            self.shared.state.lock().unsent.push((term, message));
+        if self.shared.say(&say).is_err() {
+            self.shared.keep(term, [message]);
+        }
+    }
+
+    fn send_all(&self, term: Term, mut messages: Vec<Request>) {
+        let is_spoken = |connection: Arc<Connection>| {
+            feature::check_spoken(Some(Feature::ManyTokens), connection.protocol())
+        };
+        let together = match self.shared.connection().and_then(is_spoken) {
+            Ok(()) => TOGETHER_MAX,
+            Err(_) => 1,
+        };
+        while !messages.is_empty() {
+            let later = messages.split_off(together.min(messages.len()));
+            let mut some = std::mem::replace(&mut messages, later);
+            if some.len() == 1 {
+                some.into_iter().for_each(|message| self.send(term, message));
+                continue;
+            }
+            let say = Say::Messages(term, some.clone());
+            if self.shared.say(&say).is_err() {
+                self.shared.keep(term, some.drain(..));
+            }
         }
     }
 }
@@ -359,6 +395,14 @@ impl Shared {
             }
         }
         Ok(connection)
+    }
+
+    /// Keeps those of these messages that nobody repeats, until they have arrived.
+    fn keep(&self, term: Term, messages: impl IntoIterator<Item = Request>) {
+        let is_repeated =
+            |message: &Request| matches!(message, Request::Ask { .. } | Request::Lock(_));
+        let kept = messages.into_iter().filter(|message| !is_repeated(message));
+        self.state.lock().unsent.extend(kept.map(|message| (term, message)));
     }
 
     fn say(self: &Arc<Shared>, say: &Say) -> Result<()> {

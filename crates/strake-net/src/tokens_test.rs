@@ -3,10 +3,12 @@
 
 use super::*;
 use crate::net_test::{Folder, env, secret};
+use crate::seal::SPOKEN;
 use crate::server::ServerOptions;
 use crate::whereabouts::{Seek, Site};
 use crate::{Credentials, Door};
 use strake_env::stream::{Endpoint, Listener};
+use strake_proto::feature::OLDEST_PROTOCOL;
 use strake_proto::{GrantNumber, Ino};
 use strake_token::Mode;
 use strake_token::held::{Held, Limit, Want};
@@ -194,6 +196,40 @@ fn what_nobody_repeats_arrives_after_the_connection_broke() {
     );
     own.stop();
     door.close();
+}
+
+#[test]
+fn many_messages_go_together_and_one_by_one_to_an_older_program() {
+    let messages: Vec<Request> = (0..2 * TOGETHER_MAX as u64 + 1).map(closed).collect();
+    for spoken in [None, Some(OLDEST_PROTOCOL)] {
+        let (folder, authority) = (Folder::new(), Arc::new(Authority::default()));
+        let door = serve(&folder, &authority);
+        SPOKEN.set(spoken);
+        let own = session(&door, 1).expect("let in");
+        SPOKEN.set(None);
+        let client = Arc::new(Client::default());
+        let sink: Weak<Client> = Arc::downgrade(&client);
+        own.deliver_to(sink);
+        own.send_all(TERM, messages.clone());
+        let heard: Vec<Request> = authority.heard.lock().iter().map(|it| it.1.clone()).collect();
+        assert_eq!(heard, messages, "{spoken:?}");
+        own.send_all(TERM, vec![ask_for(1), ask_for(1)]);
+        let told = client.heard.lock().iter().filter(|reply| **reply == revoke(8)).count();
+        assert_eq!(told, 2, "both replies have come");
+        let connection = own.shared.connection().expect("it is there");
+        let many = Say::Messages(TERM, messages[..=TOGETHER_MAX].to_vec());
+        let refused = ask(&connection, &many).expect_err("more than are allowed");
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+        // While nobody listens, what nobody repeats is kept.
+        door.close();
+        own.send_all(TERM, vec![closed(1), ask_for(2), closed(3)]);
+        authority.heard.lock().clear();
+        let door = serve(&folder, &authority);
+        let heard: Vec<Request> = authority.wait_for(2).into_iter().map(|it| it.1).collect();
+        assert_eq!(heard, [closed(1), closed(3)], "{spoken:?}");
+        own.stop();
+        door.close();
+    }
 }
 
 #[test]

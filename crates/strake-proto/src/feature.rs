@@ -101,6 +101,8 @@ pub enum Feature {
     /// A client makes and removes names without waiting for the metadata, and sends many changes
     /// at once.
     LaterChanges,
+    /// A client says many things about tokens at once.
+    ManyTokens,
     /// Several nodes reach an NSD, and one of them serves it.
     SharedDisks,
     /// The records of a cluster name several nodes that issue certificates.
@@ -114,7 +116,7 @@ impl Feature {
     pub fn level(self) -> FeatureLevel {
         match self {
             Feature::RecordedLevel | Feature::FollowingNames => FeatureLevel(2),
-            Feature::Mending | Feature::LaterChanges => FeatureLevel(2),
+            Feature::Mending | Feature::LaterChanges | Feature::ManyTokens => FeatureLevel(2),
             Feature::SharedDisks | Feature::Issuers | Feature::GoingOn => FeatureLevel(2),
         }
     }

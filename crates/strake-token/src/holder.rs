@@ -247,9 +247,9 @@ impl Holder {
         deferred.filter_map(|(number, wants)| self.use_or_ask(number, wants)).collect()
     }
 
-    /// Gives back all of a file that no use needs, unasked: for room, or at a close. `None` if
-    /// uses are under way, or a revoke asks for it anyway.
-    pub fn give_back(&mut self, ino: Ino) -> Option<Effect> {
+    /// Gives back all of a file that no use needs, unasked. The result is to be done like an
+    /// [`Effect::Flush`]. `None` if uses are under way, or a revoke asks for it anyway.
+    pub fn give_back(&mut self, ino: Ino) -> Option<Limit> {
         let is_used = self.uses.values().flatten().any(|want| want.ino == ino);
         let file = self.files.get_mut(&ino)?;
         if is_used || file.is_open || file.revoke.is_some() || file.held.is_empty() {
@@ -258,7 +258,7 @@ impl Holder {
         let (upto, limit) = (file.newest, Limit { inode: None, ranges: Vec::new() });
         file.held.open = false;
         file.revoke = Some(Revoked { upto, limit: limit.clone(), flushing: true, unasked: true });
-        Some(Effect::Flush(ino, limit))
+        Some(limit)
     }
 
     /// A file is about to be made. To be ended with [`Holder::end_making`].

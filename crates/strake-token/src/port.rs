@@ -10,6 +10,11 @@ use std::time::Duration;
 pub trait ToAuthority: Send + Sync {
     /// Sends a message to the leader of a term.
     fn send(&self, term: Term, message: Request);
+
+    /// Sends several messages, as few as possible at a time.
+    fn send_all(&self, term: Term, messages: Vec<Request>) {
+        messages.into_iter().for_each(|message| self.send(term, message));
+    }
 }
 
 /// The authority's way to one client.

@@ -144,6 +144,24 @@ impl KnownNames {
         if is_changing { None } else { self.get(name) }
     }
 
+    /// The same for a reader that looks a name up. The listing knows it, too, if names are looked
+    /// up in its order. Such a name is known from then on, also when the listing is not right any
+    /// more.
+    pub(crate) fn look(&mut self, name: &[u8], budget: &Arc<NameBudget>) -> Option<Option<Ino>> {
+        let listed = self.listing.as_mut().and_then(|listing| listing.look(name));
+        let is_changing = self.changing.iter().any(|one| one.name == name);
+        if let Some(ino) = listed.filter(|_| !is_changing && self.get(name).is_none()) {
+            self.learn(self.changes, (name, ino), budget);
+            return Some(Some(ino));
+        }
+        self.get_at_rest(name)
+    }
+
+    /// See [`Listing::ahead`].
+    pub(crate) fn ahead(&self, limit: usize) -> Option<(Cookie, Vec<Ino>)> {
+        self.listing.as_ref()?.ahead(limit)
+    }
+
     /// The count of changes, to be remembered before a question is asked.
     pub(crate) fn changes(&self) -> u64 {
         self.changes

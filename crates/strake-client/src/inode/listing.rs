@@ -5,10 +5,19 @@
 //! **They are right** as long as the token is held, and as no change of a name was noted since they
 //! were asked for: see [`KnownNames`](super::known::KnownNames). A change that is under way may be
 //! in the listing or not, as for any program that lists meanwhile.
+//!
+//! **Walks.** Programs that look at all entries mostly do so in this order. So the listing notes
+//! where such a program is, and says which entries it will look at next (`ops/ahead.rs`).
 
 use super::budget::NameBudget;
 use std::sync::Arc;
+use strake_proto::Ino;
 use strake_proto::meta::{Cookie, DirEntry};
+
+/// A program that walks may pass over so many entries. It may also look at one once more.
+const NEAR: usize = 8;
+/// So many entries follow when a program has looked at the first one only.
+const AFTER_FIRST: usize = 8;
 
 /// Entries that follow each other without a gap.
 pub(crate) struct Listing {
@@ -18,6 +27,9 @@ pub(crate) struct Listing {
     /// Whether the directory ends with them.
     is_end: bool,
     budget: Arc<NameBudget>,
+    /// The place after the last entry that was looked at in this order, and how many were.
+    next: usize,
+    walked: u32,
 }
 
 impl Drop for Listing {
@@ -29,7 +41,8 @@ impl Drop for Listing {
 impl Listing {
     /// An empty part of the listing, which begins after a cookie.
     pub(crate) fn new(from: Cookie, budget: &Arc<NameBudget>) -> Listing {
-        Listing { from, entries: Vec::new(), is_end: false, budget: Arc::clone(budget) }
+        let (entries, budget) = (Vec::new(), Arc::clone(budget));
+        Listing { from, entries, is_end: false, budget, next: 0, walked: 0 }
     }
 
     /// At most `limit` entries after a cookie, and whether the directory ends with them. `None` if
@@ -40,6 +53,36 @@ impl Listing {
         let is_end = self.is_end && to == self.entries.len();
         let is_known = cookie >= self.from && (from < to || is_end);
         is_known.then(|| (self.entries[from..to].to_vec(), is_end))
+    }
+
+    /// The inode of an entry that is looked at, if that is done in the order of the listing.
+    pub(crate) fn look(&mut self, name: &[u8]) -> Option<Ino> {
+        let near = self.next.saturating_sub(NEAR)..self.entries.len().min(self.next + NEAR);
+        let found = near.into_iter().find(|at| self.entries[*at].name == name);
+        let is_first = || self.entries.first().is_some_and(|entry| entry.name == name);
+        let at = found.or_else(|| is_first().then_some(0))?;
+        if at >= self.next {
+            self.walked += 1;
+            self.next = at + 1;
+        } else if at == 0 {
+            (self.walked, self.next) = (1, 1);
+        }
+        Some(self.entries[at].ino)
+    }
+
+    /// The entry that was looked at last and those that follow, at most `limit`, if a program
+    /// probably looks at them, too. Also the cookie after which they come.
+    pub(crate) fn ahead(&self, limit: usize) -> Option<(Cookie, Vec<Ino>)> {
+        let from = self.next.checked_sub(1)?;
+        let limit = match self.walked {
+            0 => return None,
+            1 if from > 0 => return None,
+            1 => limit.min(AFTER_FIRST),
+            _ => limit,
+        };
+        let after = from.checked_sub(1).map_or(self.from, |before| self.entries[before].cookie);
+        let entries = self.entries[from..].iter().take(limit);
+        Some((after, entries.map(|entry| entry.ino).collect()))
     }
 
     /// Whether the next entries are those after this cookie.
@@ -133,6 +176,33 @@ mod tests {
         assert!(known > 1000, "{known}: the cases are met");
         names.forget();
         assert!(budget.take(NAMES_MAX), "what is forgotten makes room");
+    }
+
+    #[test]
+    fn who_looks_at_entries_in_their_order_is_told_which_follow() {
+        let budget = Arc::new(NameBudget::default());
+        let mut listing = Listing::new(2, &budget);
+        let entries: Vec<_> = (3..103).map(|cookie| entry(cookie, 1000 + cookie)).collect();
+        assert!(listing.add(&entries, false));
+        let look = |listing: &mut Listing, cookie: u64| {
+            let name = format!("name{cookie}");
+            listing.look(name.as_bytes()).map(|ino| ino.0)
+        };
+        let inos = |from: u64, count: u64| (from..from + count).map(Ino).collect::<Vec<_>>();
+        assert_eq!(listing.ahead(9), None, "nothing was looked at");
+        assert_eq!(look(&mut listing, 50), None, "another order");
+        assert_eq!(listing.ahead(9), None);
+        assert_eq!(look(&mut listing, 5), Some(1005), "the first ones are passed over");
+        assert_eq!(listing.ahead(9), None, "one alone tells nothing");
+        assert_eq!(look(&mut listing, 3), Some(1003), "a program begins anew");
+        assert_eq!(listing.ahead(99), Some((2, inos(1003, AFTER_FIRST as u64))));
+        assert_eq!(look(&mut listing, 6), Some(1006));
+        assert_eq!(listing.ahead(4), Some((5, inos(1006, 4))));
+        assert_eq!(look(&mut listing, 4), Some(1004), "once more");
+        assert_eq!(listing.ahead(4), Some((5, inos(1006, 4))), "it goes on where it was");
+        (7..=102).for_each(|cookie| assert!(look(&mut listing, cookie).is_some()));
+        assert_eq!(listing.ahead(4), Some((101, inos(1102, 1))), "the last one");
+        assert_eq!(look(&mut listing, 103), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::inode::core::{Core, InodeState, Leaving, NameChange, NameMade};
 use crate::inode::known::is_plain_name;
 use crate::inode::open_table::Pinned;
 use crate::mount::Mount;
+use crate::ops::ahead::look_ahead;
 use crate::ops::later::{make_later, remove_later};
 use crate::permissions::{EXECUTE, WRITE, check_sticky, no_names};
 use crate::tokens::exclusive;
@@ -77,8 +78,8 @@ pub(crate) fn find(mount: &Mount, dir: &InodeState, name: &[u8]) -> Result<Found
         return Ok(Found::shown(mount.array.meta.query_inode(&query)?, before));
     }
     let changes = {
-        let core = dir.core.lock();
-        match core.names.get_at_rest(name) {
+        let mut core = dir.core.lock();
+        match core.names.look(name, &mount.names) {
             Some(Some(ino)) => return Ok(Found { ino, inode: None }),
             Some(None) => return Err(ErrorKind::NotFound.into()),
             None => core.names.changes(),
@@ -222,7 +223,13 @@ pub(crate) fn lookup(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -
         let found = mount.array.meta.query_inode(&MetaQuery::GetInode { ino: parent })?;
         return Ok(enter(mount, &Found::shown(found, before))?.1);
     }
-    while_stale(mount, || Ok(enter(mount, &look(mount, caller, parent, name)?)?.1))
+    while_stale(mount, || {
+        let found = look(mount, caller, parent, name)?;
+        if found.inode.is_none() {
+            look_ahead(mount, parent, found.ino);
+        }
+        Ok(enter(mount, &found)?.1)
+    })
 }
 
 fn look(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -> Result<Found> {

@@ -15,6 +15,10 @@ pub(crate) trait GiveUp: Send + Sync {
     /// then, and this is called again later.
     fn save(&self, ino: Ino, given: &Given) -> bool;
 
+    /// Makes durable what was changed under the tokens of several files. False if something of them
+    /// is not: each is to be saved by itself then.
+    fn save_all(&self, files: &[Ino]) -> bool;
+
     /// Has the adapter's caches drop something of a file, but for pages of `spared` bytes. They may
     /// wait for reads and writes.
     fn drop_from_caches(&self, ino: Ino, drops: Drops, spared: &[Range<u64>]);

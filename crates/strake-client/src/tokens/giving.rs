@@ -1,6 +1,6 @@
 //! A file is given up: the work of the threads that do it, and what is served meanwhile.
 
-use super::{Access, GiveUp, Given, Job, REPEAT, State, Tokens, shared};
+use super::{Access, GiveUp, Given, Job, REPEAT, State, Todo, Tokens, shared};
 use std::ops::Range;
 use std::sync::Weak;
 use std::time::Duration;
@@ -66,17 +66,26 @@ impl Tokens {
         self.perform(todo);
     }
 
-    /// Gives a file up as far as the limit says: see the file's head.
-    pub(super) fn give_up(&self, ino: Ino, limit: &Limit) {
-        let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) else { return };
+    /// Gives a file up as far as the limit says: see the file's head. `is_saved` says that all is
+    /// durable that was done under its tokens.
+    pub(super) fn give_up(&self, ino: Ino, limit: &Limit, is_saved: bool) {
+        let todo = self.give_up_untold(ino, limit, is_saved);
+        self.perform(todo);
+    }
+
+    /// Like [`Tokens::give_up`], and returns what the authority is to be told.
+    pub(super) fn give_up_untold(&self, ino: Ino, limit: &Limit, is_saved: bool) -> Todo {
+        let nothing = Todo::default();
+        let Some(keeper) = self.keeper.get().and_then(Weak::upgrade) else { return nothing };
         let from = self.held(ino);
         let given = Given { from, limit: limit.clone() };
+        let mut is_saved = is_saved;
         self.state.lock().giving.insert(ino, Giving::default());
         let mut patience = PATIENCE;
         loop {
-            if !keeper.save(ino, &given) {
+            if !std::mem::take(&mut is_saved) && !keeper.save(ino, &given) {
                 self.give_up_later(ino, limit);
-                return;
+                return nothing;
             }
             if self.have_caches_dropped(&*keeper, ino, &given, patience) {
                 break;
@@ -98,7 +107,7 @@ impl Tokens {
         let todo = state.absorb(effects);
         drop(state);
         self.changed.notify_all();
-        self.perform(todo);
+        todo
     }
 
     /// The file stays with this client until it can be made durable. Others are given up meanwhile.

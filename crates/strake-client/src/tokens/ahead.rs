@@ -1,0 +1,62 @@
+//! Tokens of files that no operation needs yet.
+
+use super::{Tokens, shared};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use strake_proto::Ino;
+use strake_token::held::Want;
+
+impl Tokens {
+    /// Whether this client may look at a file without asking for its token.
+    pub(crate) fn may_look(&self, ino: Ino) -> bool {
+        self.state.lock().holder.usable(ino).covers(&shared(ino))
+    }
+
+    /// Asks for the tokens with which files are looked at and opened that names led to, as far as
+    /// this client has nothing of them, and waits at most `limit` for the answers. They are kept
+    /// for no operation. Each file has a request of its own: one that has to wait for a file keeps
+    /// others from those that it names besides.
+    pub(crate) fn fetch(&self, files: &[Ino], limit: Duration) {
+        let _wait = self.observe.waiters.enter("tokens ahead", format!("{} files", files.len()));
+        if !self.lease.is_held() {
+            return;
+        }
+        let mut state = self.state.lock();
+        let missing: BTreeSet<Ino> = files.iter().copied().collect();
+        let missing = missing.into_iter().filter(|ino| state.holder.in_use(*ino).is_empty());
+        let missing: Vec<Ino> = missing.collect();
+        let (mut asked, mut effects) = (Vec::new(), Vec::new());
+        for ino in missing {
+            let (number, begins) = state.holder.begin(vec![Want { open: true, ..shared(ino) }]);
+            asked.push((number, ino));
+            effects.extend(begins);
+        }
+        let todo = state.absorb(effects);
+        drop(state);
+        self.perform(todo);
+        let end = self.clock.monotonic() + limit;
+        let mut state = self.state.lock();
+        let mut effects = Vec::new();
+        loop {
+            asked.retain(|(number, _)| {
+                let has_begun = state.begun.remove(number);
+                if has_begun {
+                    effects.extend(state.holder.end(*number));
+                }
+                !has_begun
+            });
+            let left = end.saturating_sub(self.clock.monotonic());
+            if asked.is_empty() || left.is_zero() || state.ended || self.lease.is_dead() {
+                break;
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+        for (number, ino) in asked {
+            state.abandoned.insert(number);
+            state.late.insert(number, ino);
+        }
+        let todo = state.absorb(effects);
+        drop(state);
+        self.perform(todo);
+    }
+}
