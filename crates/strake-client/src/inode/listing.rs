@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_at_entries_in_their_order_is_told_which_follow() {
+    fn a_program_that_looks_at_entries_in_their_order_will_look_at_the_next_ones() {
         let budget = Arc::new(NameBudget::default());
         let mut listing = Listing::new(2, &budget);
         let entries: Vec<_> = (3..103).map(|cookie| entry(cookie, 1000 + cookie)).collect();

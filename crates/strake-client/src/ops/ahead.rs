@@ -23,8 +23,8 @@ const AHEAD: usize = 32;
 const WAIT_MAX: Duration = Duration::from_millis(10);
 
 /// Fetches an inode that a name in `parent` led to, and those that follow, if a program goes
-/// through the listing. The caller holds no token. What cannot be fetched is left to those who need
-/// it.
+/// through the listing. The caller holds no token. Files that cannot be fetched are left to the
+/// operations that need them.
 pub(crate) fn look_ahead(mount: &Mount, parent: Ino, ino: Ino) {
     let Some(tokens) = &mount.tokens else { return };
     if tokens.may_look(ino) {
@@ -36,8 +36,8 @@ pub(crate) fn look_ahead(mount: &Mount, parent: Ino, ino: Ino) {
     let mut wanted: BTreeMap<Ino, (Pinned, u64)> = BTreeMap::new();
     for ino in &files {
         let inode = mount.table.pin(*ino);
-        // Read before the look at the token. Whoever gives the token up raises it first, so that
-        // an answer from the time without the token is not taken in.
+        // It is read before the look at the token. A thread that gives the token up raises the
+        // epoch first, so that an answer from the time without the token is not taken in.
         let epoch = inode.core.lock().epoch();
         if tokens.may_look(*ino) {
             wanted.insert(*ino, (inode, epoch));
@@ -57,7 +57,7 @@ pub(crate) fn look_ahead(mount: &Mount, parent: Ino, ino: Ino) {
             }
         }
     }
-    // One that was removed meanwhile stays until nobody has it open.
+    // A file that was removed meanwhile stays for as long as a client has it open.
     wanted.values().for_each(|(inode, _)| mount.let_go_if_nameless(inode));
     mount.fetched.keep(wanted.into_values().map(|(inode, _)| inode));
 }

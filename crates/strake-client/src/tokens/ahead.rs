@@ -12,10 +12,12 @@ impl Tokens {
         self.state.lock().holder.usable(ino).covers(&shared(ino))
     }
 
-    /// Asks for the tokens with which files are looked at and opened that names led to, as far as
-    /// this client has nothing of them, and waits at most `limit` for the answers. They are kept
-    /// for no operation. Each file has a request of its own: one that has to wait for a file keeps
-    /// others from those that it names besides.
+    /// Asks for tokens to look at files that names led to, and to open them, as far as this client
+    /// has nothing of them. The leader is asked once. After that the tokens that other clients must
+    /// give up first are waited for, at most `limit`. No operation needs them yet.
+    ///
+    /// Each file has a request of its own, because a request that waits for one file keeps other
+    /// clients from all files that it names.
     pub(crate) fn fetch(&self, files: &[Ino], limit: Duration) {
         let _wait = self.observe.waiters.enter("tokens ahead", format!("{} files", files.len()));
         if !self.lease.is_held() {
