@@ -78,18 +78,16 @@ impl GiveUp for Mount {
     fn save_all(&self, files: &[Ino]) -> bool {
         let inodes: Vec<Arc<InodeState>> =
             files.iter().filter_map(|ino| self.table.find(*ino)).collect();
-        let lacks = |inode: &&Arc<InodeState>| {
+        let lacks = |inode: &Arc<InodeState>| {
             let core = inode.core.lock();
             core.dirty_since.is_some() || core.lacks_attributes()
         };
         let dirty: Vec<Pinned> =
-            inodes.iter().filter(lacks).map(|inode| self.table.pin(inode.ino)).collect();
+            inodes.iter().filter(|it| lacks(it)).map(|it| self.table.pin(it.ino)).collect();
         // Names, which have no inode's state, are to be durable even if all of these are clean.
         let is_needed = !dirty.is_empty() || self.array.meta.has_unsynced();
         let is_synced = !is_needed || sync_inodes(self, &dirty).is_ok();
-        is_synced
-            && !inodes.iter().any(|inode| lacks(&inode))
-            && self.have_ranges_deleted(inodes).is_ok()
+        is_synced && !inodes.iter().any(lacks) && self.have_ranges_deleted(inodes).is_ok()
     }
 
     fn drop_from_caches(&self, ino: Ino, drops: Drops, spared: &[Range<u64>]) {

@@ -285,7 +285,7 @@ fn files_are_given_back_together_after_one_sync() {
     let oldest: Vec<Ino> = (1..=TOGETHER).map(Ino).collect();
     assert_eq!(*client.keeper.saved_together.lock(), [oldest]);
     assert_eq!(*client.keeper.saves.lock(), 0, "nothing was left to be saved");
-    // What cannot be saved now holds up no other.
+    // A file that cannot be saved now holds up no other.
     client.keeper.saves_together.store(false, Ordering::Release);
     make(KEPT + TOGETHER + 1..KEPT + 2 * TOGETHER + 1);
     until("the next ones", || given_up() == 2 * TOGETHER);
@@ -310,6 +310,13 @@ fn a_file_that_was_asked_for_ahead_and_is_granted_late_is_not_open() {
     };
     assert_eq!(client.way.count(is_closed), 1);
     assert!(client.tokens.may_look(FILE), "the rest is kept");
+    // While many wait, no more are asked for.
+    let asked = || client.way.count(|request| matches!(request, Request::Ask { .. }));
+    for first in (100..1000).step_by(32) {
+        let files: Vec<Ino> = (first..first + 32).map(Ino).collect();
+        client.tokens.fetch(&files, Duration::ZERO);
+    }
+    assert_eq!(asked(), 1 + 64);
     client.tokens.stop();
 }
 

@@ -5,11 +5,15 @@ use crate::StrakeVfs;
 use crate::coherence_test::{World, client};
 use crate::vfs::{DirItem, OpenFlags, Vfs};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use strake_env::Rng;
 use strake_proto::{Caller, ErrorKind, Ino};
 
 const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
 const FILES: usize = 100;
+const WRITES: u64 = 2000;
+const SEED: u64 = 1;
 
 fn name(number: usize) -> Vec<u8> {
     format!("walked-{number}").into_bytes()
@@ -91,8 +95,39 @@ fn what_was_fetched_ahead_is_never_what_another_mount_has_changed() {
     end(world, &own);
 }
 
-/// Files are removed, and made anew, while another mount walks: it sees each name or none, and
-/// nothing stays of what was removed.
+/// Another mount writes the files without a pause, so they are given up and fetched again while a
+/// program walks. It sees each size that was there before it looked.
+#[test]
+fn a_walk_beside_a_writer_shows_no_size_of_before() {
+    let (world, dir, own, names) = listed();
+    let writer = &world.mounts[1];
+    let inos: Vec<Ino> =
+        names.iter().map(|name| writer.lookup(ROOT, dir, name).expect("seen").attr.ino).collect();
+    let sizes: Vec<AtomicU64> = names.iter().map(|_| AtomicU64::new(0)).collect();
+    strake_env::thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            let mut rng = Rng::new(SEED);
+            for size in FILES as u64..FILES as u64 + WRITES {
+                let at = rng.index(FILES);
+                let handle = writer.open(ROOT, inos[at], RW).expect("opened").handle;
+                writer.write(handle, size, &[3]).expect("there is room");
+                sizes[at].store(size + 1, Ordering::Release);
+                writer.release(handle);
+            }
+        });
+        while !writing.is_finished() {
+            for (at, name) in names.iter().enumerate() {
+                let before = sizes[at].load(Ordering::Acquire);
+                let size = own.lookup(ROOT, dir, name).expect("seen").attr.size;
+                assert!(size >= before, "seed {SEED}, file {at}: {size} < {before}");
+            }
+        }
+    });
+    end(world, &own);
+}
+
+/// Files are removed while another mount walks: it sees each name or none, and nothing stays of
+/// the files that were removed.
 #[test]
 fn files_that_are_removed_during_a_walk_leave_nothing() {
     let (world, dir, own, names) = listed();

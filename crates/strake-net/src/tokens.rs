@@ -333,33 +333,34 @@ impl TokenSession {
 
 impl ToAuthority for TokenSession {
     fn send(&self, term: Term, message: Request) {
-        let say = Say::Message(term, message.clone());
-        if self.shared.say(&say).is_err() {
-            self.shared.keep(term, [message]);
-        }
+        self.send_all(term, vec![message]);
     }
 
     fn send_all(&self, term: Term, mut messages: Vec<Request>) {
-        let is_spoken = |connection: Arc<Connection>| {
-            feature::check_spoken(Some(Feature::ManyTokens), connection.protocol())
-        };
-        let together = match self.shared.connection().and_then(is_spoken) {
-            Ok(()) => TOGETHER_MAX,
-            Err(_) => 1,
-        };
         while !messages.is_empty() {
+            let Ok(connection) = self.shared.connection() else {
+                return self.shared.keep(term, messages);
+            };
+            let spoken = feature::check_spoken(Some(Feature::ManyTokens), connection.protocol());
+            let together = if spoken.is_ok() { TOGETHER_MAX } else { 1 };
             let later = messages.split_off(together.min(messages.len()));
-            let mut some = std::mem::replace(&mut messages, later);
-            if some.len() == 1 {
-                some.into_iter().for_each(|message| self.send(term, message));
-                continue;
-            }
-            let say = Say::Messages(term, some.clone());
+            let some = std::mem::replace(&mut messages, later);
+            let say = match some.as_slice() {
+                [message] => Say::Message(term, message.clone()),
+                _ => Say::Messages(term, some.clone()),
+            };
             if self.shared.say(&say).is_err() {
-                self.shared.keep(term, some.drain(..));
+                self.shared.keep(term, some);
+                // A further attempt may take as long.
+                messages.retain(|message| !is_repeated(message));
             }
         }
     }
+}
+
+/// Whether the client sends a message again until it is answered.
+fn is_repeated(message: &Request) -> bool {
+    matches!(message, Request::Ask { .. } | Request::Lock(_))
 }
 
 impl Shared {
@@ -398,9 +399,7 @@ impl Shared {
     }
 
     /// Keeps those of these messages that nobody repeats, until they have arrived.
-    fn keep(&self, term: Term, messages: impl IntoIterator<Item = Request>) {
-        let is_repeated =
-            |message: &Request| matches!(message, Request::Ask { .. } | Request::Lock(_));
+    fn keep(&self, term: Term, messages: Vec<Request>) {
         let kept = messages.into_iter().filter(|message| !is_repeated(message));
         self.state.lock().unsent.extend(kept.map(|message| (term, message)));
     }

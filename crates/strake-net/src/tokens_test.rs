@@ -7,6 +7,7 @@ use crate::seal::SPOKEN;
 use crate::server::ServerOptions;
 use crate::whereabouts::{Seek, Site};
 use crate::{Credentials, Door};
+use std::sync::atomic::AtomicU64;
 use strake_env::stream::{Endpoint, Listener};
 use strake_proto::feature::OLDEST_PROTOCOL;
 use strake_proto::{GrantNumber, Ino};
@@ -312,6 +313,33 @@ fn an_authority_that_is_away_declares_nobody_dead_and_a_new_connection_renews() 
     drop(lease);
     own.stop();
     door.close();
+}
+
+/// Leads to a door, and counts how often it is asked.
+struct Counted(Endpoint, AtomicU64);
+
+impl Seek for Counted {
+    fn seek(&self) -> Result<Site> {
+        self.1.fetch_add(1, Ordering::AcqRel);
+        Ok(Site { endpoint: self.0.clone(), introduction: env().introduction })
+    }
+}
+
+/// An operation may send many questions, and each attempt to connect may take long.
+#[test]
+fn a_leader_that_is_not_there_is_sought_once_for_many_questions() {
+    let (folder, authority) = (Folder::new(), Arc::new(Authority::default()));
+    let door = serve(&folder, &authority);
+    let counted = Arc::new(Counted(door.endpoint().clone(), AtomicU64::new(0)));
+    let seek = Arc::clone(&counted) as Arc<dyn Seek>;
+    let own = TokenSession::open(Whereabouts::Moving(seek), FS, ClientId(1), env());
+    let own = own.expect("let in");
+    door.close();
+    let before = counted.1.load(Ordering::Acquire);
+    own.send_all(TERM, (1..200).map(ask_for).collect());
+    let sought = counted.1.load(Ordering::Acquire) - before;
+    assert!(sought <= 5, "{sought} times, those of the pulses included");
+    own.stop();
 }
 
 /// Leads to one of several doors.

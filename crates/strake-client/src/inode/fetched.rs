@@ -1,11 +1,11 @@
-//! Inodes that were fetched before anybody looks at them (`ops/ahead.rs`). Their states stay in
-//! memory until then, although nobody uses them yet.
+//! Inodes that were fetched before a program looks at them (`ops/ahead.rs`). Their states stay in
+//! memory until then, although no operation uses them yet.
 
 use super::open_table::Pinned;
 use std::collections::VecDeque;
 use strake_env::sync::Mutex;
 
-/// So many stay; those that were fetched first go first.
+/// The number of states that stay. The states that were fetched first go first.
 const KEPT_MAX: usize = 128;
 
 /// See the file's head.

@@ -140,8 +140,11 @@ impl KnownNames {
     /// The same for a reader beside changes: while a change of the name is under way it may lead to
     /// an inode that is gone, so nothing is known.
     pub(crate) fn get_at_rest(&self, name: &[u8]) -> Option<Option<Ino>> {
-        let is_changing = self.changing.iter().any(|one| one.name == name);
-        if is_changing { None } else { self.get(name) }
+        if self.is_changing(name) { None } else { self.get(name) }
+    }
+
+    fn is_changing(&self, name: &[u8]) -> bool {
+        self.changing.iter().any(|one| one.name == name)
     }
 
     /// The same for a reader that looks a name up. The listing knows it, too, if names are looked
@@ -149,12 +152,14 @@ impl KnownNames {
     /// more.
     pub(crate) fn look(&mut self, name: &[u8], budget: &Arc<NameBudget>) -> Option<Option<Ino>> {
         let listed = self.listing.as_mut().and_then(|listing| listing.look(name));
-        let is_changing = self.changing.iter().any(|one| one.name == name);
-        if let Some(ino) = listed.filter(|_| !is_changing && self.get(name).is_none()) {
+        if self.is_changing(name) {
+            return None;
+        }
+        if let Some(ino) = listed.filter(|_| self.get(name).is_none()) {
             self.learn(self.changes, (name, ino), budget);
             return Some(Some(ino));
         }
-        self.get_at_rest(name)
+        self.get(name)
     }
 
     /// See [`Listing::ahead`].

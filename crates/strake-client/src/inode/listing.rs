@@ -14,9 +14,11 @@ use std::sync::Arc;
 use strake_proto::Ino;
 use strake_proto::meta::{Cookie, DirEntry};
 
-/// A program that walks may pass over so many entries. It may also look at one once more.
+/// The number of entries that a program may pass over while it walks. It may also look once more at
+/// one of as many before.
 const NEAR: usize = 8;
-/// So many entries follow when a program has looked at the first one only.
+/// The number of entries, the first one included, that a program probably looks at when it has
+/// looked at the first one only.
 const AFTER_FIRST: usize = 8;
 
 /// Entries that follow each other without a gap.

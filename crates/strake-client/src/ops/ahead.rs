@@ -17,7 +17,7 @@ use std::time::Duration;
 use strake_proto::Ino;
 use strake_proto::meta::{MetaQuery, MetaReply};
 
-/// So many entries are asked for together.
+/// The number of entries that are asked for together.
 const AHEAD: usize = 32;
 /// The longest wait for their tokens.
 const WAIT_MAX: Duration = Duration::from_millis(10);
@@ -42,6 +42,9 @@ pub(crate) fn look_ahead(mount: &Mount, parent: Ino, ino: Ino) {
         if tokens.may_look(*ino) {
             wanted.insert(*ino, (inode, epoch));
         }
+    }
+    if wanted.is_empty() {
+        return;
     }
     let limit = files.len() as u32;
     let query = MetaQuery::ReadDir { dir: parent, after, limit, with_inodes: true };

@@ -6,6 +6,10 @@ use std::time::Duration;
 use strake_proto::Ino;
 use strake_token::held::Want;
 
+/// Nothing is fetched ahead while so many files that were asked for earlier are not granted yet. A
+/// client may have a limited number of requests that wait.
+const LATE_MAX: usize = 64;
+
 impl Tokens {
     /// Whether this client may look at a file without asking for its token.
     pub(crate) fn may_look(&self, ino: Ino) -> bool {
@@ -24,6 +28,9 @@ impl Tokens {
             return;
         }
         let mut state = self.state.lock();
+        if state.late.len() >= LATE_MAX {
+            return;
+        }
         let missing: BTreeSet<Ino> = files.iter().copied().collect();
         let missing = missing.into_iter().filter(|ino| state.holder.in_use(*ino).is_empty());
         let missing: Vec<Ino> = missing.collect();

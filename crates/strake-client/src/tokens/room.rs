@@ -9,10 +9,10 @@ use std::sync::Weak;
 use strake_proto::Ino;
 use strake_token::held::Limit;
 
-/// At most so many are given back at a time, and at most a third of all.
+/// The most files that are given back at a time. It is at most a third of all.
 const BACK_TOGETHER_MAX: usize = 256;
 
-/// The authority is told of so many in one message.
+/// The number of files that the authority is told of in one message.
 const TOLD_TOGETHER: usize = 32;
 
 impl Tokens {
@@ -22,7 +22,7 @@ impl Tokens {
         let inodes: Vec<Ino> = files.iter().map(|(ino, _)| *ino).collect();
         let is_saved = keeper.save_all(&inodes);
         if !is_saved {
-            // One that waits for disks that are away holds up no other.
+            // A file that waits for disks that are away holds up no other.
             files.into_iter().for_each(|(ino, limit)| self.submit(Job::GiveUp(ino, limit)));
             return;
         }
@@ -58,7 +58,7 @@ impl State {
             return Vec::new();
         }
         let mut back = Vec::new();
-        // A few more, so that those that had to stay hold up no others.
+        // A few more are looked at, so that files that had to stay hold up no others.
         for _ in 0..2 * together {
             if self.granted.len() <= self.files_max {
                 break;
