@@ -137,19 +137,14 @@ impl KnownNames {
         map.names.get(name).copied().or_else(|| map.is_absent(name).then_some(None))
     }
 
-    /// The same for a reader beside changes: while a change of the name is under way it may lead to
-    /// an inode that is gone, so nothing is known.
-    pub(crate) fn get_at_rest(&self, name: &[u8]) -> Option<Option<Ino>> {
-        if self.is_changing(name) { None } else { self.get(name) }
-    }
-
     fn is_changing(&self, name: &[u8]) -> bool {
         self.changing.iter().any(|one| one.name == name)
     }
 
-    /// The same for a reader that looks a name up. The listing knows it, too, if names are looked
-    /// up in its order. Such a name is known from then on, also when the listing is not right any
-    /// more.
+    /// The same for a reader beside changes: while a change of the name is under way it may lead to
+    /// an inode that is gone, so nothing is known. The listing knows the name, too, if names are
+    /// looked up in its order. Such a name is known from then on, also when the listing is not
+    /// right any more.
     pub(crate) fn look(&mut self, name: &[u8], budget: &Arc<NameBudget>) -> Option<Option<Ino>> {
         let listed = self.listing.as_mut().and_then(|listing| listing.look(name));
         if self.is_changing(name) {
@@ -324,10 +319,10 @@ mod tests {
         names.begin(A);
         names.end(A, Some(Some(Ino(4))));
         names.begin(A);
-        assert_eq!((names.get_at_rest(A), names.get_at_rest(b"b")), (None, Some(None)));
+        assert_eq!((names.look(A, &budget), names.look(b"b", &budget)), (None, Some(None)));
         assert_eq!(names.get(A), Some(Some(Ino(4))), "the one that changes it does");
         names.end(A, Some(None));
-        assert_eq!(names.get_at_rest(A), Some(None));
+        assert_eq!(names.look(A, &budget), Some(None));
     }
 
     #[test]
