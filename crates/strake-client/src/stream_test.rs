@@ -117,6 +117,36 @@ fn a_stream_that_is_written_goes_on_in_its_own_memory() {
     vfs.shutdown().expect("ended");
 }
 
+/// A kernel that keeps nothing asks for everything again. What the pool can hold is there then.
+#[test]
+fn a_file_that_is_longer_than_the_pool_passes_through_a_part_of_it() {
+    const PART: usize = 16 << 10;
+    let rig = Rig::new("1", 6);
+    let budget = rig.start(0).view().page_pool.budget as usize;
+    for (blocks, is_kept) in [(budget / BLOCK / 2, true), (2 * budget / BLOCK, false)] {
+        let vfs = rig.start(0);
+        let bytes = pattern(blocks * BLOCK, 3);
+        let (_, writer) = create(&vfs, &format!("{blocks}"));
+        write(&vfs, writer, 0, &bytes);
+        vfs.shutdown().expect("ended");
+        let vfs = rig.start(0);
+        let reader = open(&vfs, &format!("{blocks}")).1;
+        for (at, part) in (0u64..).zip(bytes.chunks(PART)) {
+            assert!(read(&vfs, reader, at * PART as u64, PART) == part, "{blocks} at {at}");
+        }
+        let used = vfs.view().page_pool.used as usize;
+        // Those read ahead may have come after the last one was left.
+        let most = (1 + rig.settings.prefetch_blocks as usize) * BLOCK;
+        assert_eq!(used >= bytes.len(), is_kept, "{used} bytes of {blocks} blocks");
+        assert!(is_kept || used <= most, "{used} bytes, not {most}");
+        // Backwards, nothing is in order.
+        for (at, part) in bytes.chunks(PART).enumerate().rev().step_by(7) {
+            assert!(read(&vfs, reader, (at * PART) as u64, PART) == part, "{blocks} at {at}");
+        }
+        vfs.shutdown().expect("ended");
+    }
+}
+
 /// Two handles read in turns: each block goes to the kernel once, and its memory to the next.
 #[test]
 fn readers_in_turns_go_on_in_the_memory_that_they_left_behind() {

@@ -62,13 +62,14 @@ impl Handler for ControlHandler {
         peer: &ProvenPeer,
         message: &[u8],
         _payload: &[u8],
-        buffer: Vec<u8>,
+        mut buffer: Vec<u8>,
     ) -> Result<Answer> {
         let mut message = self.port.answer(peer, message)?;
         if message.len() > MESSAGE_BYTES_MAX {
             return Err(Error::new(ErrorKind::TooBig, "an answer longer than a message may be"));
         }
         message.shrink_to_fit();
+        buffer.clear();
         Ok(Answer { message, payload: buffer })
     }
 }

@@ -70,9 +70,10 @@ impl Handler for ReplicaHandler {
         peer: &ProvenPeer,
         message: &[u8],
         _payload: &[u8],
-        buffer: Vec<u8>,
+        mut buffer: Vec<u8>,
     ) -> Result<Answer> {
         self.port.deliver(peer, message)?;
+        buffer.clear();
         Ok(Answer { message: Vec::new(), payload: buffer })
     }
 

@@ -100,7 +100,7 @@ pub(crate) trait Handler: Send + Sync {
     }
 
     /// Executes one request of `peer`. `buffer` is memory to be used for the reply's payload, if
-    /// any.
+    /// any. It has the bytes of an earlier one.
     ///
     /// # Errors
     /// When the request has no meaning: the connection is closed. Errors of executing it are part
@@ -574,7 +574,7 @@ impl Core {
         let size = message.len() + payload.len();
         let in_order = self.handler.is_ordered(&message).then(|| peer.order.lock());
         let client = ConnectedClient { id, peer: Arc::clone(&peer) };
-        let handled = self.handler.handle_from(&client, &message, &payload, peer.buffer(0));
+        let handled = self.handler.handle_from(&client, &message, &payload, peer.spare());
         let sent = handled.and_then(|answer| {
             assert!(answer.message.len() <= MESSAGE_BYTES_MAX, "handlers keep to the limit");
             let mut writer = peer.writer.lock();
@@ -706,8 +706,14 @@ impl Peer {
     }
 
     fn buffer(&self, bytes: usize) -> Vec<u8> {
-        let mut buffer = self.progress.lock().spare.pop().unwrap_or_default();
+        let mut buffer = self.spare();
         buffer.resize(bytes, 0);
         buffer
+    }
+
+    /// A buffer as it was given back. To clear it would have the next user fill all of it with
+    /// zeros.
+    fn spare(&self) -> Vec<u8> {
+        self.progress.lock().spare.pop().unwrap_or_default()
     }
 }

@@ -165,9 +165,10 @@ impl Handler for TokenHandler {
         from: &ConnectedClient,
         message: &[u8],
         _payload: &[u8],
-        buffer: Vec<u8>,
+        mut buffer: Vec<u8>,
     ) -> Result<Answer> {
         let say = decode::<Say>(message)?;
+        buffer.clear();
         Ok(Answer { message: encode(&self.answer(from, say))?, payload: buffer })
     }
 

@@ -29,6 +29,10 @@ struct Way {
     sequential: bool,
     /// See [`ReadAhead::kept`].
     kept: bool,
+    /// What was read is hardly read again from the page pool: the kernel keeps it, or the file is
+    /// longer than the pool. In the latter case the pool would drop each block before its turn
+    /// comes again, and those of other files with it.
+    passes: bool,
 }
 
 /// Blocks up to this length are read whole. They have one data strip, so that takes one I/O.
@@ -66,7 +70,8 @@ impl Of<'_> {
             (ahead.note(offset, out.len() as u64), ahead.kept)
         };
         let sequential = goes_on && !(kept && self.fills_gaps(out.len()));
-        let way = Way { access, sequential, kept };
+        let passes = kept || !self.mount.page_pool.can_hold(self.file.size());
+        let way = Way { access, sequential, kept, passes };
         if offset == 0 {
             neighbours::run_ahead(self.mount, self.inode.ino);
         }
@@ -214,11 +219,11 @@ impl Of<'_> {
     }
 
     /// Notes that `count` bytes of a block of `limit` bytes went to a reader. Once the whole block
-    /// went in order to a kernel that keeps it, the block's buffer is better used for the next
-    /// block. If other handles are open, their readers may want the same block soon. Then it is
-    /// only left behind.
+    /// went in order to a reader who [passes](Way::passes), the block's buffer is better used for
+    /// the next block. If other handles are open, their readers may want the same block soon. Then
+    /// it is only left behind.
     fn note_served(&self, block: &Arc<Block>, way: Way, count: usize, limit: usize) {
-        if !(way.sequential && way.kept) {
+        if !(way.sequential && way.passes) {
             block.touch();
             return;
         }

@@ -60,6 +60,9 @@ const REST_BYTES_MIN: usize = 64 << 20;
 /// At most one part in so many of the budget is withheld. More than half of it is always left, so
 /// that dirty pages never fill the pool.
 const WITHHELD_PARTS: usize = 4;
+/// One part in so many of the budget is not for the bytes of a single file: other files have
+/// blocks, too, and the process needs memory.
+const OTHERS_PARTS: usize = 8;
 /// A waiter looks again after this time.
 const WAIT_STEP: Duration = Duration::from_millis(200);
 
@@ -191,6 +194,11 @@ impl PagePool {
     /// is sent as a whole and may be dirty again a moment later.
     pub(crate) fn is_pressed(&self) -> bool {
         self.state.lock().dirty > self.dirty_max / 4 * 3
+    }
+
+    /// Whether a file of so many bytes has room in the pool as a whole.
+    pub(crate) fn can_hold(&self, bytes: u64) -> bool {
+        bytes <= (self.budget - self.budget / OTHERS_PARTS) as u64
     }
 
     /// The dirty bytes.
