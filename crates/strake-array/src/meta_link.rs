@@ -171,9 +171,18 @@ impl MetaLink {
         }
     }
 
-    /// Makes changes that are answered by an inode each, with as few messages as possible. Those
-    /// after one that fails are mostly not made, and get `Busy`. Returns one result for each.
+    /// Makes changes that are answered by an inode each, as [`MetaLink::apply_many`] does.
     pub fn apply_inodes(&self, ops: Vec<MetaOp>) -> Vec<Result<Inode>> {
+        let inode = |reply| match reply {
+            MetaReply::Inode(inode) => Ok(*inode),
+            _ => Err(wrong_reply()),
+        };
+        self.apply_many(ops).into_iter().map(|result| result.and_then(inode)).collect()
+    }
+
+    /// Makes changes with as few messages as possible. Those after one that fails are mostly not
+    /// made, and get `Busy`. Returns one result for each.
+    pub fn apply_many(&self, ops: Vec<MetaOp>) -> Vec<Result<MetaReply>> {
         if ops.is_empty() {
             return Vec::new();
         }
@@ -189,11 +198,7 @@ impl MetaLink {
         for (entry, _) in entries.iter().zip(&results).filter(|(_, result)| result.is_ok()) {
             self.note_applied(changed(&entry.op));
         }
-        let inode = |reply| match reply {
-            MetaReply::Inode(inode) => Ok(*inode),
-            _ => Err(wrong_reply()),
-        };
-        results.into_iter().map(|result| result.and_then(inode)).collect()
+        results
     }
 
     /// Makes a query that is answered by an inode.

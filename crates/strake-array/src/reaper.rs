@@ -57,11 +57,10 @@ pub fn apply_again(array: &Array, nsd: NsdId) -> Result<()> {
         };
         let Some(last) = page.last().map(|range| range.id) else { return Ok(()) };
         after = last;
-        for PendingRange { layout, from, to, version, .. } in &page {
-            if array.io.delete_range(layout, (*from, *to), *version, Some(&[nsd])).is_empty() {
-                let detail = format!("NSD {nsd} went down again");
-                return Err(Error::new(ErrorKind::Unreachable, detail));
-            }
+        let applied = array.io.delete_ranges(&page, |_, asked| asked == nsd);
+        if applied.iter().any(Vec::is_empty) {
+            let detail = format!("NSD {nsd} went down again");
+            return Err(Error::new(ErrorKind::Unreachable, detail));
         }
     }
 }
@@ -80,23 +79,14 @@ pub fn reclaim(array: &Array, before: u64) -> bool {
 /// `owed` are the objects of which some deletion has not reached every NSD that may be read.
 fn apply_page(array: &Array, page: &[PendingRange], owed: &mut HashSet<ObjectId>) -> Result<usize> {
     let restarts = array.io.nsds().restarts();
-    let mut done: Vec<(&PendingRange, Vec<NsdId>)> = Vec::new();
-    for range in page {
-        let applied = array.io.delete_range(
-            &range.layout,
-            (range.from, range.to),
-            range.version,
-            Some(&range.waiting),
-        );
-        done.push((range, applied));
-    }
-    if done.iter().any(|(_, applied)| !applied.is_empty()) {
+    let applied = array.io.delete_ranges(page, |range, nsd| range.waiting.contains(&nsd));
+    if applied.iter().any(|nsds| !nsds.is_empty()) {
         // A deletion is stable before it is reported as applied. An NSD that fails now is asked
         // again when it returns.
         array.rounds.run(true)?;
     }
-    let mut finished = 0;
-    for (range, mut nsds) in done {
+    let (mut finished, mut gone, mut told) = (0, Vec::new(), Vec::new());
+    for (range, mut nsds) in page.iter().zip(applied) {
         let slot_of = |nsd: &NsdId| array.io.nsds().slot_of(*nsd);
         // An NSD that was started anew may have lost what it had only accepted.
         nsds.retain(|nsd| {
@@ -120,12 +110,14 @@ fn apply_page(array: &Array, page: &[PendingRange], owed: &mut HashSet<ObjectId>
             finished += 1;
             if range.object_gone {
                 // Nobody writes to an object that is gone, so its tombstones guard nothing.
-                let _ = array.io.forget_tombstones(&range.layout, range.version);
+                gone.push((range.layout.object, range.version));
             }
         }
         if !nsds.is_empty() {
-            array.meta.apply(MetaOp::RangeApplied { id: range.id, nsds })?;
+            told.push(MetaOp::RangeApplied { id: range.id, nsds });
         }
     }
+    array.io.forget_tombstones(&gone);
+    array.meta.apply_many(told).into_iter().try_for_each(|result| result.map(drop))?;
     Ok(page.len() - finished)
 }

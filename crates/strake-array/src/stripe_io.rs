@@ -24,6 +24,7 @@ mod list;
 mod locate;
 mod mend;
 mod patch;
+mod ranges;
 mod read;
 mod resolve;
 mod write;
@@ -46,8 +47,8 @@ use strake_env::sync::Mutex;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{NsdReply, NsdRequest, SettledStripe, StripHeader};
 use strake_proto::{
-    BlockIndex, Code, Error, ErrorKind, Geometry, GrantNumber, NsdId, ObjectId, ObjectLayout,
-    Result, SlotIndex, StripIndex, StripKey, Version,
+    BlockIndex, Code, Error, ErrorKind, Geometry, GrantNumber, ObjectId, ObjectLayout, Result,
+    SlotIndex, StripIndex, StripKey, Version,
 };
 use strake_stripe::{StripeCode, first_bad_unit};
 
@@ -292,38 +293,6 @@ impl StripeIo {
         }
     }
 
-    /// Deletes the strips of blocks `from..to` below `version` on every NSD that can be written.
-    /// Returns the NSDs that did so. The deletion is accepted, not stable.
-    pub(crate) fn delete_range(
-        &self,
-        layout: &ObjectLayout,
-        (from, to): (BlockIndex, BlockIndex),
-        version: Version,
-        only: Option<&[NsdId]>,
-    ) -> Vec<NsdId> {
-        let _under_way = self.nsds.gate().read();
-        let request = NsdRequest::DeleteRange {
-            fs: self.nsds.fs(),
-            object: layout.object,
-            from,
-            to,
-            version,
-        };
-        let asked = self.nsds.slots().filter(|slot| {
-            self.nsds.availability(*slot).writable()
-                && only.is_none_or(|only| only.contains(&self.nsds.nsd(*slot)))
-        });
-        let mut applied = Vec::new();
-        for slot in asked {
-            match self.nsds.call(slot, &request, &[], &mut []) {
-                Ok(_) => applied.push(self.nsds.nsd(slot)),
-                Err(error) if crate::nsds::is_nsd_fault(error.kind()) => self.nsds.fail(slot),
-                Err(_) => {}
-            }
-        }
-        applied
-    }
-
     /// Makes everything accepted so far stable on every NSD that can be written, and tells the NSDs
     /// which stripes are settled. An NSD that fails is taken out of use.
     pub fn commit(&self, settled: &[SettledStripe]) -> Committed {
@@ -357,15 +326,5 @@ impl StripeIo {
         let restarts = self.nsds.restarts();
         let lacking = self.nsds.missed().end_commit(batch, &unreached, restarts);
         Committed { unreached, lacking, refused: refused.into_inner() }
-    }
-
-    /// Makes all NSDs forget the tombstones of an object up to `version`.
-    pub(crate) fn forget_tombstones(&self, layout: &ObjectLayout, version: Version) -> Result<()> {
-        let request =
-            NsdRequest::ForgetTombstones { fs: self.nsds.fs(), object: layout.object, version };
-        for slot in self.nsds.slots().filter(|slot| self.nsds.availability(*slot).writable()) {
-            self.nsds.call(slot, &request, &[], &mut [])?;
-        }
-        Ok(())
     }
 }

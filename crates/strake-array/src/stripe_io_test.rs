@@ -5,8 +5,8 @@ use super::*;
 use strake_env::{ManualClock, Rng};
 use strake_proto::layout::NsdAvailability;
 use strake_proto::meta::{Configuration, MetaEntry, MetaPort, MetaQuery, MetaReply};
-use strake_proto::nsd::NsdPort;
-use strake_proto::{ClientId, ClusterId, LayoutVersion, ObjectId, PoolMap, Timestamp};
+use strake_proto::nsd::{NsdPort, RangeChange};
+use strake_proto::{ClientId, ClusterId, LayoutVersion, NsdId, ObjectId, PoolMap, Timestamp};
 use strake_testing::{MemoryNsd, memory_nsd::Faults};
 
 pub(crate) const BLOCK_SIZE: u32 = 256 << 10;
@@ -49,13 +49,16 @@ fn pool(count: u16) -> PoolMap {
 }
 
 fn io_over(nsds: &[Arc<MemoryNsd>], notes: &Arc<Notes>, grant: u64) -> StripeIo {
-    let ports = nsds
-        .iter()
-        .zip(0u16..)
-        .map(|(nsd, at)| (SlotIndex(at), Some(Arc::clone(nsd) as Arc<dyn NsdPort>)))
-        .collect();
+    let port = |nsd: &Arc<MemoryNsd>| Arc::clone(nsd) as Arc<dyn NsdPort>;
+    io_over_ports(nsds.iter().map(port).collect(), notes, grant)
+}
+
+fn io_over_ports(ports: Vec<Arc<dyn NsdPort>>, notes: &Arc<Notes>, grant: u64) -> StripeIo {
+    let count = ports.len() as u16;
+    let ports = ports.into_iter().zip(0u16..).map(|(port, at)| (SlotIndex(at), Some(port)));
+    let ports = ports.collect();
     let set = NsdSet::new(
-        pool(nsds.len() as u16),
+        pool(count),
         Code { data: 1, parity: 3 },
         ports,
         Arc::clone(notes) as Arc<dyn MetaPort>,
@@ -69,6 +72,11 @@ fn io_over(nsds: &[Arc<MemoryNsd>], notes: &Arc<Notes>, grant: u64) -> StripeIo 
 /// A client of its own over the NSDs of a bench.
 pub(crate) fn io_over_all(bench: &Bench, grant: u64) -> StripeIo {
     io_over(&bench.nsds, &bench.notes, grant)
+}
+
+/// A client of its own that reaches the NSDs of a bench in another way.
+pub(crate) fn io_through(bench: &Bench, grant: u64, ports: Vec<Arc<dyn NsdPort>>) -> StripeIo {
+    io_over_ports(ports, &bench.notes, grant)
 }
 
 pub(crate) fn bench(code: Code, count: u16) -> Bench {
@@ -426,8 +434,7 @@ fn listings_count_each_block_once_and_nothing_below_its_floor() {
     let version = bench.io.versions().next();
     let floor = move |block: BlockIndex| if block.0 < 1000 { version } else { Version::NONE };
     assert_eq!(bench.io.blocks(&bench.layout, all, &floor).expect("listed").len(), 2);
-    let applied =
-        bench.io.delete_range(&bench.layout, (BlockIndex(5), BlockIndex(7)), version, None);
-    assert_eq!(applied.len(), 8);
+    let (object, from, to) = (bench.layout.object, BlockIndex(5), BlockIndex(7));
+    bench.io.change_everywhere(&[RangeChange::Delete { object, from, to, version }]);
     assert_eq!(bench.io.blocks(&bench.layout, all, &none).expect("listed").len(), 3);
 }

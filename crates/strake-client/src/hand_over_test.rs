@@ -10,10 +10,11 @@ use crate::coherence_test::{File, MOUNTS, World, seed};
 use crate::testing::{BLOCK_SIZE, send_block};
 use crate::vfs::{SetAttr, Vfs};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use strake_env::Rng;
 use strake_env::sync::Mutex;
-use strake_proto::nsd::NsdRequest;
+use strake_proto::nsd::{NsdRequest, RangeChange};
 use strake_proto::{BlockIndex, Caller, NsdId, ObjectId, Version};
 use strake_testing::memory_nsd::Moment;
 
@@ -64,13 +65,23 @@ impl Seen {
                 self.blocks.values_mut().for_each(keep);
             }
             (Moment::After, NsdRequest::DeleteRange { object, from, to, version, .. }) => {
-                let is_gone = |of, block, newest| {
-                    of == *object && (*from..*to).contains(&block) && newest <= *version
-                };
-                self.blocks.retain(|(of, block), it| !is_gone(*of, *block, it.newest));
+                self.deleted(*object, *from..*to, *version);
+            }
+            (Moment::After, NsdRequest::ChangeRanges { changes, .. }) => {
+                for change in changes {
+                    if let RangeChange::Delete { object, from, to, version } = *change {
+                        self.deleted(object, from..to, version);
+                    }
+                }
             }
             _ => {}
         }
+    }
+
+    fn deleted(&mut self, object: ObjectId, range: Range<BlockIndex>, version: Version) {
+        let is_gone =
+            |of, block, newest| of == object && range.contains(&block) && newest <= version;
+        self.blocks.retain(|(of, block), it| !is_gone(*of, *block, it.newest));
     }
 
     /// A strip of a version is on its way. True if it is the first of its version, and a version

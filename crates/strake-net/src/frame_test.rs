@@ -109,6 +109,23 @@ fn golden_message_of_mending() {
     assert_eq!(hex(&encode(&request).expect("encodes")), "150102030405060207ac02");
 }
 
+/// The messages of many ranges.
+#[test]
+fn golden_messages_of_many_ranges() {
+    use strake_proto::nsd::{NsdReply, NsdRequest, RangeChange};
+    use strake_proto::{BlockIndex, FsId, GrantNumber, ObjectId, Version};
+    let version = Version { grant: GrantNumber(5), counter: 6 };
+    let (object, from, to) = (ObjectId(2), BlockIndex(3), BlockIndex(300));
+    let changes = vec![
+        RangeChange::Delete { object, from, to, version },
+        RangeChange::Forget { object, version },
+    ];
+    let request = encode(&NsdRequest::ChangeRanges { fs: FsId(1), changes }).expect("encodes");
+    assert_eq!(hex(&request), "160102000203ac02050601020506");
+    let reply = encode(&NsdReply::Changed { boot: 300, done: 2 }).expect("encodes");
+    assert_eq!(hex(&reply), "0dac0202");
+}
+
 #[test]
 fn golden_encrypted_frames() {
     let mut seal = old(Seal::encrypting(&KEY));

@@ -135,7 +135,9 @@ fn waiting_for(request: &NsdRequest) -> &'static str {
         NsdRequest::Mend { .. } => "for a strip mended on",
         NsdRequest::Read { .. } => "for a strip read on",
         NsdRequest::Commit { .. } => "for a commit on",
-        NsdRequest::DeleteRange { .. } => "for a range deletion on",
+        NsdRequest::DeleteRange { .. } | NsdRequest::ChangeRanges { .. } => {
+            "for a range deletion on"
+        }
         NsdRequest::ForgetTombstones { .. } => "for tombstones on",
         NsdRequest::Refuse { .. } => "for a promise of",
         NsdRequest::List { .. }

@@ -392,6 +392,7 @@ impl BlockStore {
             NsdRequest::ForgetTombstones { fs, object, version } => {
                 self.forget_tombstones(ticket, *fs, *object, *version)
             }
+            NsdRequest::ChangeRanges { fs, changes } => self.change_ranges(ticket, *fs, changes),
             NsdRequest::Refuse { key, version } => self.refuse(ticket, key, *version),
             NsdRequest::List { fs, object, block, strip, until, limit } => {
                 let from = StripKey { fs: *fs, object: *object, block: *block, strip: *strip };

@@ -12,7 +12,7 @@ use std::time::Duration;
 use strake_env::disk::sim::SimDisk;
 use strake_env::{Clock, RealClock, Rng};
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::nsd::{NsdCheckReply, SettledStripe, StripHeader};
+use strake_proto::nsd::{NsdCheckReply, RangeChange, SettledStripe, StripHeader};
 use strake_proto::{FsId, GrantNumber, StripIndex};
 use strake_store::container::FormatOptions;
 use strake_stripe::checksum::{ChecksumSeed, first_bad_unit, strip_checksums};
@@ -265,24 +265,33 @@ fn random_patch(store: &BlockStore, model: &mut Model, rng: &mut Rng) -> bool {
     }
 }
 
+/// Deletes ranges, in one request or in as many as there are ranges.
 fn random_delete(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
-    let object = ObjectId(rng.below(4));
-    let from = rng.below(6);
-    let to = if rng.one_in(3) { u64::MAX } else { from + rng.below(4) };
-    model.counter += 1;
-    let version = version(model.counter);
-    let request = NsdRequest::DeleteRange {
-        fs: FsId(1),
-        object,
-        from: BlockIndex(from),
-        to: BlockIndex(to),
-        version,
-    };
-    call(store, &request, &[]).expect("delete");
-    for (key, history) in &mut model.strips {
-        if key.object == object && (from..to).contains(&key.block.0) {
-            history.states.push((version, None));
+    let mut changes = Vec::new();
+    for _ in 0..=rng.below(3) {
+        let (object, from) = (ObjectId(rng.below(4)), rng.below(6));
+        let to = if rng.one_in(3) { u64::MAX } else { from + rng.below(4) };
+        model.counter += 1;
+        let version = version(model.counter);
+        for (key, history) in &mut model.strips {
+            if key.object == object && (from..to).contains(&key.block.0) {
+                history.states.push((version, None));
+            }
         }
+        let (from, to) = (BlockIndex(from), BlockIndex(to));
+        changes.push(RangeChange::Delete { object, from, to, version });
+    }
+    if rng.one_in(2) {
+        for change in changes {
+            call(store, &change.alone(FsId(1)), &[]).expect("delete");
+        }
+        return;
+    }
+    while !changes.is_empty() {
+        let request = NsdRequest::ChangeRanges { fs: FsId(1), changes: changes.clone() };
+        let reply = call(store, &request, &[]).expect("delete");
+        let NsdReply::Changed { done, .. } = reply else { panic!("{reply:?}") };
+        drop(changes.drain(..done as usize));
     }
 }
 
@@ -372,6 +381,39 @@ fn stale_versions_and_those_under_a_tombstone_are_refused() {
     let reply = call(&store, &promise, &[]).expect("promise");
     assert_eq!(reply, NsdReply::Promise { refused: true });
     assert!(write(&store, key(1, 8), version(20), &data).is_err());
+}
+
+#[test]
+fn a_request_with_many_ranges_ends_early_where_there_is_much_to_delete() {
+    let store = format(&SimDisk::new(DISK_BYTES), 1);
+    let data = AlignedBuffer::zeroed(UNIT_BYTES);
+    let blocks_of = [1, super::range::STEPS_MAX as u64 * 256, 1, 1];
+    for (object, blocks) in (0u64..).zip(blocks_of) {
+        for block in 0..blocks {
+            write(&store, key(object, block), version(1), &data).expect("written");
+        }
+    }
+    let delete = |object| {
+        let (from, to) = (BlockIndex(0), BlockIndex::END);
+        RangeChange::Delete { object: ObjectId(object), from, to, version: version(9) }
+    };
+    let request = |changes| call(&store, &NsdRequest::ChangeRanges { fs: FsId(1), changes }, &[]);
+    let done = |reply: Result<NsdReply>| match reply.expect("changed") {
+        NsdReply::Changed { done, .. } => done,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(done(request((0..4).map(delete).collect())), 2, "it ends after the long one");
+    assert_eq!(read(&store, key(1, 5)), None);
+    assert!(read(&store, key(2, 0)).is_some());
+    let forget = RangeChange::Forget { object: ObjectId(2), version: version(9) };
+    assert_eq!(done(request(vec![delete(2), forget, delete(3)])), 3);
+    assert!([0, 1, 2, 3].iter().all(|object| read(&store, key(*object, 0)).is_none()));
+    write(&store, key(2, 0), version(8), &data).expect("its tombstone is forgotten");
+    write(&store, key(3, 0), version(8), &data).expect_err("this one is not");
+    for wrong in [0, strake_proto::nsd::RANGES_MAX + 1] {
+        let refused = request(vec![delete(1); wrong]).expect_err("refused");
+        assert_eq!(refused.kind(), ErrorKind::Invalid);
+    }
 }
 
 #[test]

@@ -103,6 +103,8 @@ pub enum Feature {
     LaterChanges,
     /// A client says many things about tokens at once.
     ManyTokens,
+    /// A client has an NSD change many ranges at once.
+    ManyRanges,
     /// Several nodes reach an NSD, and one of them serves it.
     SharedDisks,
     /// The records of a cluster name several nodes that issue certificates.
@@ -117,6 +119,7 @@ impl Feature {
         match self {
             Feature::RecordedLevel | Feature::FollowingNames => FeatureLevel(2),
             Feature::Mending | Feature::LaterChanges | Feature::ManyTokens => FeatureLevel(2),
+            Feature::ManyRanges => FeatureLevel(2),
             Feature::SharedDisks | Feature::Issuers | Feature::GoingOn => FeatureLevel(2),
         }
     }
@@ -193,6 +196,7 @@ pub fn of_nsd_request(request: &NsdRequest) -> Option<Feature> {
         It::Allow { .. } | It::Fence { .. } | It::RaiseFloor { .. } => None,
         It::ListLacking { .. } | It::GrantSpace(_) | It::CheckPart { .. } => None,
         It::Mend { .. } => Some(Feature::Mending),
+        It::ChangeRanges { .. } => Some(Feature::ManyRanges),
     }
 }
 

@@ -289,6 +289,56 @@ pub enum NsdRequest {
         /// CRC32C of each 4 KiB, seeded with key and version.
         checksums: Vec<u32>,
     },
+    /// Makes several changes of ranges in their order, each as [`NsdRequest::DeleteRange`] and
+    /// [`NsdRequest::ForgetTombstones`] do; replies [`NsdReply::Changed`]. It ends early if the
+    /// changes turn out to be long, and before one that fails. If the first one fails, the reply is
+    /// its error.
+    ChangeRanges {
+        /// The file system.
+        fs: FsId,
+        /// At most [`RANGES_MAX`].
+        changes: Vec<RangeChange>,
+    },
+}
+
+/// The most changes in one [`NsdRequest::ChangeRanges`].
+pub const RANGES_MAX: usize = 64;
+
+/// A change of a range of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RangeChange {
+    /// As [`NsdRequest::DeleteRange`].
+    Delete {
+        /// The object.
+        object: ObjectId,
+        /// First block.
+        from: BlockIndex,
+        /// One past the last; [`BlockIndex::END`] for all.
+        to: BlockIndex,
+        /// The tombstone's version.
+        version: Version,
+    },
+    /// As [`NsdRequest::ForgetTombstones`].
+    Forget {
+        /// The object.
+        object: ObjectId,
+        /// Tombstones up to this version are forgotten.
+        version: Version,
+    },
+}
+
+impl RangeChange {
+    /// The request that makes this change alone.
+    pub fn alone(self, fs: FsId) -> NsdRequest {
+        match self {
+            RangeChange::Delete { object, from, to, version } => {
+                NsdRequest::DeleteRange { fs, object, from, to, version }
+            }
+            RangeChange::Forget { object, version } => {
+                NsdRequest::ForgetTombstones { fs, object, version }
+            }
+        }
+    }
 }
 
 /// What a client asks of an NSD's space. The NSD takes the last one as what the client says now, so
@@ -446,6 +496,13 @@ pub enum NsdReply {
         found: NsdCheckReply,
         /// Where the next part begins; `None` after the last.
         next: Option<Vec<u8>>,
+    },
+    /// Changes of ranges are accepted and not yet stable.
+    Changed {
+        /// See [`NsdReply::Accepted`].
+        boot: u64,
+        /// So many of those that were asked for, from the first one on; at least 1.
+        done: u32,
     },
 }
 

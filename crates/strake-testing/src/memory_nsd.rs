@@ -6,8 +6,8 @@ use std::sync::Arc;
 use strake_env::sync::Mutex;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{
-    KeptVersion, NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply, SpaceAsk, SpaceGrant,
-    StripEntry, StripHeader,
+    KeptVersion, NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply, RangeChange, SpaceAsk,
+    SpaceGrant, StripEntry, StripHeader,
 };
 use strake_proto::{
     BlockIndex, ClientId, ClusterId, Error, ErrorKind, NsdId, ObjectId, Result, StripIndex,
@@ -483,6 +483,25 @@ impl Inner {
         NsdReply::Lacking { entries, next }
     }
 
+    fn change_ranges(&mut self, changes: &[RangeChange]) -> NsdReply {
+        for change in changes {
+            match *change {
+                RangeChange::Delete { object, from, to, version } => {
+                    self.delete_range(object, (from, to), version);
+                }
+                RangeChange::Forget { object, version } => {
+                    self.forget_tombstones(object, version);
+                }
+            }
+        }
+        NsdReply::Changed { boot: self.boot, done: changes.len() as u32 }
+    }
+
+    fn forget_tombstones(&mut self, object: ObjectId, version: Version) -> NsdReply {
+        self.state.tombstones.retain(|one| one.0 != object || one.3 > version);
+        NsdReply::Accepted { boot: self.boot }
+    }
+
     fn delete_range(
         &mut self,
         object: ObjectId,
@@ -621,9 +640,9 @@ impl MemoryNsd {
                 Ok(NsdReply::Accepted { boot: inner.boot })
             }
             NsdRequest::ForgetTombstones { object, version, .. } => {
-                inner.state.tombstones.retain(|one| one.0 != *object || one.3 > *version);
-                Ok(NsdReply::Done)
+                Ok(inner.forget_tombstones(*object, *version))
             }
+            NsdRequest::ChangeRanges { changes, .. } => Ok(inner.change_ranges(changes)),
             NsdRequest::Refuse { key, version } => {
                 Ok(NsdReply::Promise { refused: inner.refuse(key, *version) })
             }

@@ -41,6 +41,13 @@ impl Shadow {
                 copied = NsdRequest::Write { key, header, checksums, copy: true, stable };
                 &copied
             }
+            // Each by itself: the current NSD may have made more of them than one request makes
+            // here.
+            NsdRequest::ChangeRanges { fs, changes } => {
+                return changes
+                    .iter()
+                    .for_each(|change| self.follow(context, &change.alone(*fs), send));
+            }
             NsdRequest::Commit { .. }
             | NsdRequest::DeleteRange { .. }
             | NsdRequest::ForgetTombstones { .. }

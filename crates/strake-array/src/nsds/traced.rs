@@ -62,7 +62,7 @@ fn name_of(request: &NsdRequest) -> &'static str {
         NsdRequest::Mend { .. } => "call mend",
         NsdRequest::Read { .. } => "call read",
         NsdRequest::Commit { .. } => "call commit",
-        NsdRequest::DeleteRange { .. } => "call delete",
+        NsdRequest::DeleteRange { .. } | NsdRequest::ChangeRanges { .. } => "call delete",
         NsdRequest::Status => "call status",
         _ => "call other",
     }

@@ -7,6 +7,7 @@ use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use strake_env::{Rng, thread};
+use strake_proto::nsd::RangeChange;
 use strake_proto::{Code, ErrorKind, ObjectId};
 use strake_testing::MemoryNsd;
 use strake_testing::memory_nsd::Moment;
@@ -123,11 +124,12 @@ fn a_newer_version_and_a_deletion_that_come_first_stay() {
                 let is_mend = matches!(request, NsdRequest::Mend { .. });
                 if moment == Moment::Before && is_mend && !done.swap(true, Ordering::SeqCst) {
                     if deletes {
-                        let range = (BLOCK, BlockIndex(1));
-                        let version = writer.versions().next();
-                        writer.delete_range(&late.layout, range, version, None);
+                        let (object, version) = (OBJECT, writer.versions().next());
+                        let (from, to) = (BLOCK, BlockIndex(1));
+                        let delete = RangeChange::Delete { object, from, to, version };
+                        writer.change_everywhere(&[delete]);
                         writer.commit(&[]);
-                        writer.forget_tombstones(&late.layout, version).expect("forgotten");
+                        writer.forget_tombstones(&[(object, version)]);
                     } else {
                         late.write(&writer, 0, &bytes).expect("written");
                     }

@@ -24,7 +24,7 @@ use super::{Found, StripeIo};
 use crate::nsds::Place;
 use crate::scratch::ScratchBuffer;
 use std::collections::BTreeMap;
-use strake_proto::nsd::{KeptVersion, NsdReply, NsdRequest, StripEntry, StripHeader};
+use strake_proto::nsd::{KeptVersion, NsdReply, NsdRequest, RangeChange, StripEntry, StripHeader};
 use strake_proto::{
     BlockIndex, ErrorKind, Geometry, ObjectId, ObjectLayout, Result, SlotIndex, StripIndex,
     StripKey, Version,
@@ -173,7 +173,8 @@ impl StripeIo {
             return Ok(Some((Found { version, block_bytes: longest, rewritten }, bytes)));
         }
         let version = self.versions().next();
-        self.delete_range(layout, (block, BlockIndex(block.0 + 1)), version, None);
+        let (object, to) = (layout.object, BlockIndex(block.0 + 1));
+        self.change_everywhere(&[RangeChange::Delete { object, from: block, to, version }]);
         Ok(None)
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use strake_env::disk::sim::{Fate, SimDisk};
 use strake_env::{AlignedBuffer, Clock, Disk, ManualClock, Rng};
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::nsd::{AllowList, NsdPort, SettledStripe, StripHeader};
+use strake_proto::nsd::{AllowList, NsdPort, RangeChange, SettledStripe, StripHeader};
 use strake_proto::{
     BlockIndex, ClientId, Epoch, FsId, MapVersion, ObjectId, StripKey, Term, Version,
 };
@@ -125,6 +125,16 @@ fn delete(object: u64, counter: u64) -> NsdRequest {
     NsdRequest::DeleteRange { fs, object, from: BlockIndex(0), to: BlockIndex::END, version }
 }
 
+fn many_deletes() -> NsdRequest {
+    let delete = |object| RangeChange::Delete {
+        object: ObjectId(object),
+        from: BlockIndex(0),
+        to: BlockIndex::END,
+        version: version(9),
+    };
+    NsdRequest::ChangeRanges { fs: FsId(1), changes: vec![delete(1), delete(2)] }
+}
+
 /// Changes something if strip 1 of object 1 is bad.
 fn mend_request() -> NsdRequest {
     let checksums = strip_checksums(&key(1, 1), version(3), &strip_data(3));
@@ -154,6 +164,7 @@ fn changes() -> Vec<(NsdRequest, AlignedBuffer)> {
         (NsdRequest::Patch { key: key(1, 1), header, base, units, checksums, stable }, data),
         (mend_request(), strip_data(3)),
         (delete(1, 9), none()),
+        (many_deletes(), none()),
         (NsdRequest::ForgetTombstones { fs, object: ObjectId(8), version: version(9) }, none()),
         (NsdRequest::Refuse { key: key(3, 3), version: version(9) }, none()),
         (NsdRequest::Commit { settled }, none()),

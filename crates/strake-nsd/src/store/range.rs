@@ -14,16 +14,53 @@ use crate::record::{
 use crate::rules::{Piece, RefuseVerdict, delete, judge_refuse, lay_over};
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
-use strake_proto::nsd::NsdReply;
-use strake_proto::{BlockIndex, ErrorKind, FsId, ObjectId, Result, StripKey, Version};
+use strake_proto::nsd::{NsdReply, RANGES_MAX, RangeChange};
+use strake_proto::{BlockIndex, Error, ErrorKind, FsId, ObjectId, Result, StripKey, Version};
 use strake_store::KvRead;
 
 /// One journal entry deletes at most this many strips or promises.
 const KEYS_PER_ENTRY: usize = 256;
 /// One journal entry changes at most this many tombstones, far fewer than an entry can hold.
 const PIECES_PER_ENTRY: usize = 1024;
+/// A request with several changes ends early once it has taken so many steps, each of which deletes
+/// up to [`KEYS_PER_ENTRY`] keys. A range with few strips takes two.
+pub(super) const STEPS_MAX: usize = if cfg!(test) { 4 } else { 256 };
 
 impl BlockStore {
+    pub(super) fn change_ranges(
+        &self,
+        ticket: &Ticket<'_>,
+        fs: FsId,
+        changes: &[RangeChange],
+    ) -> Result<NsdReply> {
+        if changes.is_empty() || changes.len() > RANGES_MAX {
+            let detail = format!("{} changes of ranges in one request", changes.len());
+            return Err(Error::new(ErrorKind::Invalid, detail));
+        }
+        let (mut done, mut steps) = (0, 0);
+        for change in changes {
+            let changed = match *change {
+                RangeChange::Delete { object, from, to, version } => {
+                    self.delete_counting(ticket, (fs, object), from..to, version)
+                }
+                RangeChange::Forget { object, version } => {
+                    self.forget_tombstones(ticket, fs, object, version).map(|_| 1)
+                }
+            };
+            match changed {
+                Ok(more) => steps += more,
+                Err(error) if done == 0 => return Err(error),
+                // It is asked for again, and then it is the first one.
+                Err(_) => break,
+            }
+            done += 1;
+            if steps >= STEPS_MAX {
+                break;
+            }
+        }
+        Ok(NsdReply::Changed { boot: self.boot, done })
+    }
+
     pub(super) fn delete_range(
         &self,
         ticket: &Ticket<'_>,
@@ -31,27 +68,41 @@ impl BlockStore {
         blocks: Range<BlockIndex>,
         version: Version,
     ) -> Result<NsdReply> {
+        self.delete_counting(ticket, (fs, object), blocks, version)?;
+        Ok(NsdReply::Accepted { boot: self.boot })
+    }
+
+    /// Deletes a range, and returns the number of steps that it took.
+    fn delete_counting(
+        &self,
+        ticket: &Ticket<'_>,
+        (fs, object): (FsId, ObjectId),
+        blocks: Range<BlockIndex>,
+        version: Version,
+    ) -> Result<usize> {
         self.refuse_if_failed()?;
         if blocks.start >= blocks.end {
-            return Ok(NsdReply::Accepted { boot: self.boot });
+            return Ok(0);
         }
         self.deletions.fetch_add(1, SeqCst);
         let deleted = self.delete_blocks(ticket, (fs, object), blocks, version);
         self.deletions.fetch_sub(1, SeqCst);
-        deleted?;
+        let steps = deleted?;
         self.checkpoint_if_large();
-        Ok(NsdReply::Accepted { boot: self.boot })
+        Ok(steps)
     }
 
     /// Deletes a range. The tombstone comes first, so deleted strips cannot come back. The work is
-    /// done in batches that release the lock. Writes above the tombstone may come between them.
+    /// done in steps that release the lock. Writes above the tombstone may come between them.
+    /// Returns the number of steps.
     fn delete_blocks(
         &self,
         ticket: &Ticket<'_>,
         (fs, object): (FsId, ObjectId),
         blocks: Range<BlockIndex>,
         version: Version,
-    ) -> Result<()> {
+    ) -> Result<usize> {
+        let mut steps = 0;
         let mut from = blocks.start;
         while from < blocks.end {
             from = self.retry_with_room(object, || {
@@ -69,12 +120,13 @@ impl BlockStore {
                     Table::Strip => self.delete_strips(ticket, (&from, &to), version),
                     Table::Promise => self.delete_promises(ticket, (&from, &to), version),
                 })?;
+                steps += 1;
                 let Some(last) = last else { break };
                 from = last;
                 from.push(0);
             }
         }
-        Ok(())
+        Ok(steps)
     }
 
     /// Runs `work` under the object's lock. If the journal is full, makes room and runs it again.

@@ -36,6 +36,7 @@ fn is_change(request: &NsdRequest) -> bool {
             | NsdRequest::Mend { .. }
             | NsdRequest::Commit { .. }
             | NsdRequest::DeleteRange { .. }
+            | NsdRequest::ChangeRanges { .. }
             | NsdRequest::Refuse { .. }
     )
 }
