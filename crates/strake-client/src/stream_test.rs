@@ -122,7 +122,7 @@ fn a_stream_that_is_written_goes_on_in_its_own_memory() {
 fn a_file_that_is_longer_than_the_pool_passes_through_a_part_of_it() {
     const PART: usize = 16 << 10;
     let mut rig = Rig::new("1", 6);
-    // What is read ahead may come when its reader has passed.
+    // A block that is read ahead may come when its reader has passed.
     rig.settings.prefetch_blocks = 0;
     let budget = rig.start(0).view().page_pool.budget as usize;
     for (blocks, is_kept) in [(budget / BLOCK / 2, true), (2 * budget / BLOCK, false)] {
@@ -139,6 +139,11 @@ fn a_file_that_is_longer_than_the_pool_passes_through_a_part_of_it() {
         let used = vfs.view().page_pool.used as usize;
         assert_eq!(used >= bytes.len(), is_kept, "{used} bytes of {blocks} blocks");
         assert!(is_kept || used <= BLOCK, "{used} bytes");
+        // A part that is read once more is kept.
+        for (at, part) in bytes[..2 * BLOCK].chunks(PART).enumerate() {
+            assert!(read(&vfs, reader, (at * PART) as u64, PART) == part, "{blocks} at {at}");
+        }
+        assert!(vfs.view().page_pool.used as usize >= 2 * BLOCK, "{blocks} blocks");
         // Backwards, nothing is in order.
         for (at, part) in bytes.chunks(PART).enumerate().rev().step_by(7) {
             assert!(read(&vfs, reader, (at * PART) as u64, PART) == part, "{blocks} at {at}");

@@ -387,7 +387,8 @@ impl BlockStore {
             }
             NsdRequest::Commit { settled } => self.commit(ticket, settled),
             NsdRequest::DeleteRange { fs, object, from, to, version } => {
-                self.delete_range(ticket, (*fs, *object), *from..*to, *version)
+                self.delete_range(ticket, (*fs, *object), *from..*to, *version)?;
+                Ok(NsdReply::Accepted { boot: self.boot })
             }
             NsdRequest::ForgetTombstones { fs, object, version } => {
                 self.forget_tombstones(ticket, *fs, *object, *version)

@@ -501,7 +501,7 @@ pub enum NsdReply {
     Changed {
         /// See [`NsdReply::Accepted`].
         boot: u64,
-        /// So many of those that were asked for, from the first one on; at least 1.
+        /// The number of changes that were made, from the first one on. It is at least 1.
         done: u32,
     },
 }

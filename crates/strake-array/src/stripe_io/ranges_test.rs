@@ -48,14 +48,14 @@ impl NsdPort for Picky {
             RangeChange::Delete { object, .. } => *object == REFUSED,
             RangeChange::Forget { .. } => false,
         };
-        let changes = match request {
-            NsdRequest::ChangeRanges { changes, .. } => changes.clone(),
-            NsdRequest::DeleteRange { object, from, to, version, .. } => {
+        let (fs, changes) = match request {
+            NsdRequest::ChangeRanges { fs, changes } => (*fs, changes.clone()),
+            NsdRequest::DeleteRange { fs, object, from, to, version } => {
                 let (object, from, to, version) = (*object, *from, *to, *version);
-                vec![RangeChange::Delete { object, from, to, version }]
+                (*fs, vec![RangeChange::Delete { object, from, to, version }])
             }
-            NsdRequest::ForgetTombstones { object, version, .. } => {
-                vec![RangeChange::Forget { object: *object, version: *version }]
+            NsdRequest::ForgetTombstones { fs, object, version } => {
+                (*fs, vec![RangeChange::Forget { object: *object, version: *version }])
             }
             _ => return self.inner.call(context, request, send, receive),
         };
@@ -75,24 +75,13 @@ impl NsdPort for Picky {
             return Err(Error::new(ErrorKind::NoSpace, "refused"));
         }
         for change in &changes[..done] {
-            self.inner.call(context, &change.alone(self.fs(request)), send, receive)?;
+            self.inner.call(context, &change.alone(fs), send, receive)?;
         }
         let boot = 1;
         Ok(match is_many {
             true => NsdReply::Changed { boot, done: done as u32 },
             false => NsdReply::Accepted { boot },
         })
-    }
-}
-
-impl Picky {
-    fn fs(&self, request: &NsdRequest) -> strake_proto::FsId {
-        match request {
-            NsdRequest::ChangeRanges { fs, .. }
-            | NsdRequest::DeleteRange { fs, .. }
-            | NsdRequest::ForgetTombstones { fs, .. } => *fs,
-            _ => unreachable!("only changes of ranges"),
-        }
     }
 }
 

@@ -29,9 +29,9 @@ struct Way {
     sequential: bool,
     /// See [`ReadAhead::kept`].
     kept: bool,
-    /// What was read is hardly read again from the page pool: the kernel keeps it, or the file is
-    /// longer than the pool. In the latter case the pool would drop each block before its turn
-    /// comes again, and those of other files with it.
+    /// The page pool need not keep the bytes: the kernel keeps them, or the file is longer than the
+    /// pool. If a reader goes through it, the pool drops each block before its turn comes again,
+    /// and those of other files with it.
     passes: bool,
 }
 
@@ -221,9 +221,11 @@ impl Of<'_> {
     /// Notes that `count` bytes of a block of `limit` bytes went to a reader. Once the whole block
     /// went in order to a reader who [passes](Way::passes), the block's buffer is better used for
     /// the next block. If other handles are open, their readers may want the same block soon. Then
-    /// it is only left behind.
+    /// it is only left behind. A block of a long file that is read once more stays, because
+    /// programs may read the same part again and again.
     fn note_served(&self, block: &Arc<Block>, way: Way, count: usize, limit: usize) {
-        if !(way.sequential && way.passes) {
+        let is_again = !way.kept && block.index < self.file.passed.load(Ordering::Relaxed);
+        if !(way.sequential && way.passes) || is_again {
             block.touch();
             return;
         }
@@ -241,6 +243,7 @@ impl Of<'_> {
             }
         } else if let Some(buffer) = block.take_clean() {
             self.mount.page_pool.release(buffer);
+            self.file.passed.fetch_max(block.index + 1, Ordering::Relaxed);
         }
     }
 

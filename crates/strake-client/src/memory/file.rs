@@ -89,6 +89,8 @@ pub(crate) struct FileState {
     pub(crate) moves: AtomicU64,
     /// The size that the metadata has.
     pub(crate) told_size: AtomicU64,
+    /// Readers in order have given up the memory of blocks before this one.
+    pub(crate) passed: AtomicU64,
     /// Blocks that are accepted and not yet stable.
     pub(crate) unstable: AtomicU64,
     /// How often an accepted block did not become stable, so that it is dirty again.
@@ -188,6 +190,7 @@ impl FileState {
             linked: AtomicBool::new(matches!(inode.data, FileData::Objects(_))),
             moves: AtomicU64::new(0),
             told_size: AtomicU64::new(size),
+            passed: AtomicU64::new(0),
             unstable: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             unsettled: Mutex::default(),

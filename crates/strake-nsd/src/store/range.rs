@@ -41,7 +41,7 @@ impl BlockStore {
         for change in changes {
             let changed = match *change {
                 RangeChange::Delete { object, from, to, version } => {
-                    self.delete_counting(ticket, (fs, object), from..to, version)
+                    self.delete_range(ticket, (fs, object), from..to, version)
                 }
                 RangeChange::Forget { object, version } => {
                     self.forget_tombstones(ticket, fs, object, version).map(|_| 1)
@@ -61,19 +61,8 @@ impl BlockStore {
         Ok(NsdReply::Changed { boot: self.boot, done })
     }
 
-    pub(super) fn delete_range(
-        &self,
-        ticket: &Ticket<'_>,
-        (fs, object): (FsId, ObjectId),
-        blocks: Range<BlockIndex>,
-        version: Version,
-    ) -> Result<NsdReply> {
-        self.delete_counting(ticket, (fs, object), blocks, version)?;
-        Ok(NsdReply::Accepted { boot: self.boot })
-    }
-
     /// Deletes a range, and returns the number of steps that it took.
-    fn delete_counting(
+    pub(super) fn delete_range(
         &self,
         ticket: &Ticket<'_>,
         (fs, object): (FsId, ObjectId),
