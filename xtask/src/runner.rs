@@ -3,8 +3,8 @@
 //! something was skipped. The lines about failures are repeated before it.
 //!
 //! The steps of `make check` run one after the other, because each of them uses all processors. The
-//! suites wait for leases, timeouts and disks most of the time, so as many of them run side by side
-//! as the machine has processors, up to `LANES_MAX`. Each has a directory, addresses and ports of
+//! suites wait for leases, timeouts and disks a good part of the time, so one more of them runs side
+//! by side than the machine has processors, up to `LANES_MAX`. Each has a directory, addresses and ports of
 //! its own. Their lines begin with the suite's name.
 //!
 //! A step that prints no tally counts as one test, which passed if the exit code is 0. A step with
@@ -250,7 +250,7 @@ fn run_beside(steps: &[Step], lanes: usize) -> Vec<Row> {
 /// Runs all steps and prints the table and the sum. Fails if anything failed.
 pub(crate) fn run(steps: &[Step]) -> ExitCode {
     let started = now();
-    let lanes = std::thread::available_parallelism().map_or(1, |count| count.get().min(LANES_MAX));
+    let lanes = std::thread::available_parallelism().map_or(1, |count| (count.get() + 1).min(LANES_MAX));
     let mut rows = Vec::new();
     for steps in steps.chunk_by(|one, other| one.is_beside && other.is_beside) {
         rows.extend(run_beside(steps, lanes.min(steps.len())));
