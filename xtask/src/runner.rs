@@ -250,7 +250,8 @@ fn run_beside(steps: &[Step], lanes: usize) -> Vec<Row> {
 /// Runs all steps and prints the table and the sum. Fails if anything failed.
 pub(crate) fn run(steps: &[Step]) -> ExitCode {
     let started = now();
-    let lanes = std::thread::available_parallelism().map_or(1, |count| (count.get() + 1).min(LANES_MAX));
+    let lanes =
+        std::thread::available_parallelism().map_or(1, |count| (count.get() + 1).min(LANES_MAX));
     let mut rows = Vec::new();
     for steps in steps.chunk_by(|one, other| one.is_beside && other.is_beside) {
         rows.extend(run_beside(steps, lanes.min(steps.len())));

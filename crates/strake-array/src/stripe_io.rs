@@ -28,6 +28,7 @@ mod ranges;
 mod read;
 mod resolve;
 mod write;
+mod write_many;
 
 #[cfg(test)]
 #[path = "stripe_io_test.rs"]
@@ -36,6 +37,7 @@ pub(crate) mod stripe_io_test;
 pub use examine::Health;
 pub use locate::{Located, Sight};
 pub use patch::{Patch, Patched, rows_of};
+pub use write_many::{SMALL_BLOCK_BYTES, SmallBlock};
 
 use crate::nsds::NsdSet;
 use crate::scratch::Scratch;

@@ -3,3 +3,4 @@
 pub(crate) mod accepted;
 pub(crate) mod load;
 pub(crate) mod send;
+pub(crate) mod send_many;

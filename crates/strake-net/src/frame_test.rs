@@ -126,6 +126,21 @@ fn golden_messages_of_many_ranges() {
     assert_eq!(hex(&reply), "0dac0202");
 }
 
+/// The message of many strips.
+#[test]
+fn golden_message_of_many_strips() {
+    use strake_proto::nsd::{NsdRequest, SmallStrip, StripHeader};
+    use strake_proto::{BlockIndex, FsId, GrantNumber, ObjectId, StripIndex, StripKey, Version};
+    let (fs, object, block, strip) = (FsId(1), ObjectId(2), BlockIndex(3), StripIndex(4));
+    let key = StripKey { fs, object, block, strip };
+    let version = Version { grant: GrantNumber(5), counter: 6 };
+    let header = StripHeader { version, block_bytes: 300, lacks: 7 };
+    let one = SmallStrip { key, header, checksums: vec![8, 300], stable: Version::NONE };
+    let strips = vec![one.clone(), SmallStrip { checksums: vec![9], stable: version, ..one }];
+    let request = encode(&NsdRequest::WriteMany { strips, copy: true }).expect("encodes");
+    assert_eq!(hex(&request), "1702010203040506ac02070208ac020000010203040506ac02070109050601");
+}
+
 #[test]
 fn golden_encrypted_frames() {
     let mut seal = old(Seal::encrypting(&KEY));

@@ -1,6 +1,6 @@
 //! NSD ports over a socket, both ends.
 //!
-//! Request message: (`NsdContext`, `NsdRequest`) in postcard; payload: the strip of a `Write`.
+//! Request message: (`NsdContext`, `NsdRequest`) in postcard; payload: the strips of a write.
 //! Reply message: `Result<NsdReply, Error>`; payload: the bytes read, as many as the reply says.
 //!
 //! **A server without a lease** refuses every request as `Unreachable` (decision 0034). A server
@@ -104,6 +104,10 @@ impl NsdClientSession {
                 let again = NsdRequest::Write { key, header, checksums, copy: true, stable };
                 encode(&(context, again)).map(Some)
             }
+            NsdRequest::WriteMany { strips, copy: false } if repeated || again => {
+                let again = NsdRequest::WriteMany { strips: strips.clone(), copy: true };
+                encode(&(context, again)).map(Some)
+            }
             _ => encode(&(context, request)).map(Some),
         };
         let kind = FrameKind::NsdRequest;
@@ -131,7 +135,9 @@ impl NsdClientSession {
 /// The name of the wait for a reply.
 fn waiting_for(request: &NsdRequest) -> &'static str {
     match request {
-        NsdRequest::Write { .. } | NsdRequest::Patch { .. } => "for a strip write on",
+        NsdRequest::Write { .. } | NsdRequest::WriteMany { .. } | NsdRequest::Patch { .. } => {
+            "for a strip write on"
+        }
         NsdRequest::Mend { .. } => "for a strip mended on",
         NsdRequest::Read { .. } => "for a strip read on",
         NsdRequest::Commit { .. } => "for a commit on",

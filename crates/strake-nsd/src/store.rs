@@ -376,6 +376,7 @@ impl BlockStore {
             NsdRequest::Write { key, header, checksums, copy, stable } => {
                 self.write(ticket, (key, header, checksums), (*copy, *stable), send)
             }
+            NsdRequest::WriteMany { strips, copy } => self.write_many(ticket, strips, *copy, send),
             NsdRequest::Patch { key, header, base, units, checksums, stable } => {
                 self.patch(ticket, (key, header), (*base, *stable), (units, checksums), send)
             }

@@ -12,7 +12,10 @@ use std::time::Duration;
 use strake_env::disk::sim::SimDisk;
 use strake_env::{Clock, RealClock, Rng};
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::nsd::{NsdCheckReply, RangeChange, SettledStripe, StripHeader};
+use strake_proto::nsd::{
+    NsdCheckReply, RangeChange, SMALL_STRIP_UNITS_MAX, STRIPS_MAX, SettledStripe, SmallStrip,
+    StripHeader,
+};
 use strake_proto::{FsId, GrantNumber, StripIndex};
 use strake_store::container::FormatOptions;
 use strake_stripe::checksum::{ChecksumSeed, first_bad_unit, strip_checksums};
@@ -76,6 +79,13 @@ pub(super) fn write(
         &NsdRequest::Write { key, header, checksums, copy: false, stable: Version::NONE },
         data,
     )
+}
+
+pub(super) fn small_strip(key: StripKey, counter: u64, data: &[u8]) -> SmallStrip {
+    let version = version(counter);
+    let header = StripHeader { version, block_bytes: data.len() as u32, lacks: 0 };
+    let checksums = strip_checksums(&key, version, data);
+    SmallStrip { key, header, checksums, stable: Version::NONE }
 }
 
 /// Patches `units` of the base with `data`, which holds them one after the other.
@@ -235,6 +245,31 @@ fn random_write(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
     model.strips.entry(key).or_default().states.push((version, Some(data.to_vec())));
 }
 
+/// Writes small strips of several objects and blocks in one request, sometimes twice.
+fn random_writes(store: &BlockStore, model: &mut Model, rng: &mut Rng) {
+    let mut sent = Vec::new();
+    let mut strips: Vec<SmallStrip> = Vec::new();
+    for _ in 0..=rng.below(6) {
+        let key = key(rng.below(4), rng.below(6));
+        let mut data = vec![0; (1 + rng.index(SMALL_STRIP_UNITS_MAX)) * UNIT_BYTES];
+        rng.fill(&mut data);
+        model.counter += 1;
+        let version = version(model.counter);
+        strips.push(small_strip(key, model.counter, &data));
+        sent.extend_from_slice(&data);
+        model.strips.entry(key).or_default().states.push((version, Some(data)));
+    }
+    let is_unlike = |one: &SmallStrip| strips.iter().filter(|it| it.key == one.key).count() == 1;
+    let is_repeated = rng.one_in(3) && strips.iter().all(is_unlike);
+    let request = NsdRequest::WriteMany { strips, copy: false };
+    call(store, &request, &sent).expect("written");
+    if let NsdRequest::WriteMany { strips, .. } = request
+        && is_repeated
+    {
+        call(store, &NsdRequest::WriteMany { strips, copy: true }, &sent).expect("there already");
+    }
+}
+
 /// Returns true if the patch was accepted.
 fn random_patch(store: &BlockStore, model: &mut Model, rng: &mut Rng) -> bool {
     let key = key(rng.below(4), rng.below(6));
@@ -324,6 +359,9 @@ fn random_histories_agree_with_the_model_through_power_cuts() {
         let writes = 5 + rng.below(15);
         for _ in 0..250 {
             match rng.below(40) {
+                at if at < writes && rng.one_in(4) => {
+                    random_writes(&store, &mut model, &mut rng);
+                }
                 at if at < writes => random_write(&store, &mut model, &mut rng),
                 0..=19 => patches += u64::from(random_patch(&store, &mut model, &mut rng)),
                 20..=22 => random_delete(&store, &mut model, &mut rng),
@@ -528,6 +566,55 @@ fn concurrent_writers_and_committers_lose_nothing() {
             assert_eq!(found, version(last));
             assert!(data.iter().all(|&byte| byte == object as u8));
         }
+    }
+    check(&store);
+}
+
+#[test]
+fn of_many_strips_with_a_stale_one_those_before_it_are_written_and_no_space_is_lost() {
+    let disk = SimDisk::new(DISK_BYTES);
+    let store = format(&disk, 1);
+    let data = vec![7; UNIT_BYTES];
+    write(&store, key(2, 0), version(9), &data).expect("written");
+    let free = |store: &BlockStore| store.status().free;
+    let before = free(&store);
+    let strips = (1..4).map(|object| small_strip(key(object, 0), 5, &data)).collect();
+    let request = NsdRequest::WriteMany { strips, copy: false };
+    let error = call(&store, &request, &data.repeat(3)).expect_err("the second one is stale");
+    assert_eq!(error.kind(), ErrorKind::Stale, "{error}");
+    assert_eq!(read(&store, key(1, 0)).expect("written before").0, version(5));
+    assert_eq!(read(&store, key(2, 0)).expect("the newer one").0, version(9));
+    assert!(read(&store, key(3, 0)).is_none(), "nothing after an error");
+    assert_eq!(before - free(&store), UNIT_BYTES as u64);
+    check(&store);
+}
+
+#[test]
+fn requests_for_many_strips_that_make_no_sense_are_refused() {
+    let disk = SimDisk::new(DISK_BYTES);
+    let store = format(&disk, 1);
+    let long = vec![1; (SMALL_STRIP_UNITS_MAX + 1) * UNIT_BYTES];
+    let one = &long[..UNIT_BYTES];
+    let strip = |data: &[u8]| small_strip(key(1, 0), 5, data);
+    let none = SmallStrip { checksums: Vec::new(), ..strip(one) };
+    let unnamed = SmallStrip {
+        header: StripHeader { version: Version::NONE, block_bytes: 1, lacks: 0 },
+        ..strip(one)
+    };
+    let many = vec![strip(one); STRIPS_MAX + 1];
+    let too_much = one.repeat(STRIPS_MAX + 1);
+    let requests: [(Vec<SmallStrip>, &[u8]); 6] = [
+        (Vec::new(), &[]),
+        (vec![strip(&long)], &long),
+        (vec![none], &[]),
+        (vec![unnamed], one),
+        (vec![strip(one)], &long),
+        (many, &too_much),
+    ];
+    for (strips, data) in requests {
+        let request = NsdRequest::WriteMany { strips, copy: false };
+        let error = call(&store, &request, data).expect_err("refused");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     }
     check(&store);
 }

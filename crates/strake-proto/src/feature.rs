@@ -105,6 +105,8 @@ pub enum Feature {
     ManyTokens,
     /// A client has an NSD change many ranges at once.
     ManyRanges,
+    /// A client writes many small strips at once.
+    ManyStrips,
     /// Several nodes reach an NSD, and one of them serves it.
     SharedDisks,
     /// The records of a cluster name several nodes that issue certificates.
@@ -119,7 +121,7 @@ impl Feature {
         match self {
             Feature::RecordedLevel | Feature::FollowingNames => FeatureLevel(2),
             Feature::Mending | Feature::LaterChanges | Feature::ManyTokens => FeatureLevel(2),
-            Feature::ManyRanges => FeatureLevel(2),
+            Feature::ManyRanges | Feature::ManyStrips => FeatureLevel(2),
             Feature::SharedDisks | Feature::Issuers | Feature::GoingOn => FeatureLevel(2),
         }
     }
@@ -197,6 +199,7 @@ pub fn of_nsd_request(request: &NsdRequest) -> Option<Feature> {
         It::ListLacking { .. } | It::GrantSpace(_) | It::CheckPart { .. } => None,
         It::Mend { .. } => Some(Feature::Mending),
         It::ChangeRanges { .. } => Some(Feature::ManyRanges),
+        It::WriteMany { .. } => Some(Feature::ManyStrips),
     }
 }
 

@@ -30,6 +30,7 @@ use crate::ids::{
     ClientId, ClusterId, Epoch, FsId, MapVersion, NsdId, ObjectId, StripIndex, StripKey, Term,
     Version,
 };
+use crate::limits::UNIT_BYTES;
 use crate::units::BlockIndex;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -299,6 +300,46 @@ pub enum NsdRequest {
         /// At most [`RANGES_MAX`].
         changes: Vec<RangeChange>,
     },
+    /// Stores several small strips, each as [`NsdRequest::Write`] does; replies
+    /// [`NsdReply::Accepted`] if all of them are accepted. After an error some of them may be. The
+    /// payload is the strips, one after the other.
+    WriteMany {
+        /// At least one and at most [`STRIPS_MAX`].
+        strips: Vec<SmallStrip>,
+        /// As in `Write`, for all of them.
+        copy: bool,
+    },
+}
+
+/// The most strips in one [`NsdRequest::WriteMany`].
+pub const STRIPS_MAX: usize = 64;
+/// The longest strip in an [`NsdRequest::WriteMany`], in units.
+pub const SMALL_STRIP_UNITS_MAX: usize = 16;
+
+/// A strip that is written with others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SmallStrip {
+    /// The strip.
+    pub key: StripKey,
+    /// Version, block length, positions left out.
+    pub header: StripHeader,
+    /// CRC32C of each 4 KiB, as in [`NsdRequest::Write`]. They say how long the strip is.
+    pub checksums: Vec<u32>,
+    /// As in [`NsdRequest::Write`].
+    pub stable: Version,
+}
+
+impl SmallStrip {
+    /// The strip's length.
+    pub fn bytes(&self) -> usize {
+        self.checksums.len() * UNIT_BYTES
+    }
+
+    /// The request that writes this strip alone.
+    pub fn alone(&self, copy: bool) -> NsdRequest {
+        let SmallStrip { key, header, checksums, stable } = self.clone();
+        NsdRequest::Write { key, header, checksums, copy, stable }
+    }
 }
 
 /// The most changes in one [`NsdRequest::ChangeRanges`].

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use strake_env::sync::Mutex;
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::nsd::{
-    KeptVersion, NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply, RangeChange, SpaceAsk,
-    SpaceGrant, StripEntry, StripHeader,
+    KeptVersion, NsdContext, NsdPort, NsdReply, NsdRequest, NsdStatusReply, RangeChange,
+    SMALL_STRIP_UNITS_MAX, STRIPS_MAX, SmallStrip, SpaceAsk, SpaceGrant, StripEntry, StripHeader,
 };
 use strake_proto::{
     BlockIndex, ClientId, ClusterId, Error, ErrorKind, NsdId, ObjectId, Result, StripIndex,
@@ -278,6 +278,26 @@ impl Inner {
             *object == key.object && *from <= key.block && key.block < *to
         });
         covering.map(|one| one.3).max().unwrap_or(Version::NONE)
+    }
+
+    /// Writes strips one by one, each as if it were alone.
+    fn write_many(&mut self, strips: &[SmallStrip], copy: bool, send: &[u8]) -> Result<NsdReply> {
+        assert!((1..=STRIPS_MAX).contains(&strips.len()));
+        let mut rest = send;
+        let mut reply = Ok(NsdReply::Accepted { boot: self.boot });
+        for strip in strips {
+            let (bytes, others) = rest.split_at(strip.bytes());
+            rest = others;
+            assert!((1..=SMALL_STRIP_UNITS_MAX).contains(&strip.checksums.len()));
+            let SmallStrip { key, header, checksums, stable } = strip;
+            let own = bytes.len() as u64;
+            reply = self.write(key, header, checksums, (copy, *stable), bytes, own);
+            self.restart_if_due();
+            if reply.is_err() {
+                break;
+            }
+        }
+        reply
     }
 
     fn write(
@@ -620,6 +640,7 @@ impl MemoryNsd {
                 inner.restart_if_due();
                 reply
             }
+            NsdRequest::WriteMany { strips, copy } => inner.write_many(strips, *copy, send),
             NsdRequest::Patch { key, header, base, units, checksums, stable } => {
                 let reply = inner.patch(key, header, *base, (units, checksums), *stable, send);
                 inner.restart_if_due();

@@ -30,6 +30,7 @@ impl NsdSet {
                 let is_of_a_stripe = matches!(
                     request,
                     NsdRequest::Write { .. }
+                        | NsdRequest::WriteMany { .. }
                         | NsdRequest::Patch { .. }
                         | NsdRequest::Mend { .. }
                         | NsdRequest::Read { .. }

@@ -41,6 +41,15 @@ impl Shadow {
                 copied = NsdRequest::Write { key, header, checksums, copy: true, stable };
                 &copied
             }
+            NsdRequest::WriteMany { strips, .. } => {
+                let mut rest = send;
+                for strip in strips {
+                    let (bytes, others) = rest.split_at(strip.bytes());
+                    self.follow(context, &strip.alone(true), bytes);
+                    rest = others;
+                }
+                return;
+            }
             // Each by itself: the current NSD may have made more of them than one request makes
             // here.
             NsdRequest::ChangeRanges { fs, changes } => {

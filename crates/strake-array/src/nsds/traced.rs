@@ -47,7 +47,9 @@ impl NsdSet {
 /// The kind of work that an NSD does for a request, if other NSDs' times can be compared with it.
 fn work_of(request: &NsdRequest) -> Option<DiskWork> {
     match request {
-        NsdRequest::Write { .. } | NsdRequest::Patch { .. } => Some(DiskWork::Write),
+        NsdRequest::Write { .. } | NsdRequest::WriteMany { .. } | NsdRequest::Patch { .. } => {
+            Some(DiskWork::Write)
+        }
         NsdRequest::Read { .. } => Some(DiskWork::Read),
         NsdRequest::Commit { .. } => Some(DiskWork::Sync),
         _ => None,
@@ -57,7 +59,7 @@ fn work_of(request: &NsdRequest) -> Option<DiskWork> {
 /// The name of a request in a trace.
 fn name_of(request: &NsdRequest) -> &'static str {
     match request {
-        NsdRequest::Write { .. } => "call write",
+        NsdRequest::Write { .. } | NsdRequest::WriteMany { .. } => "call write",
         NsdRequest::Patch { .. } => "call patch",
         NsdRequest::Mend { .. } => "call mend",
         NsdRequest::Read { .. } => "call read",

@@ -20,8 +20,8 @@ use strake_env::sync::Mutex;
 use strake_proto::layout::NsdAvailability;
 use strake_proto::nsd::{NsdReply, NsdRequest, StripHeader};
 use strake_proto::{
-    BlockIndex, Error, ErrorKind, Geometry, ObjectId, ObjectLayout, Result, SlotIndex, StripIndex,
-    Version,
+    BlockIndex, Code, Error, ErrorKind, Geometry, ObjectId, ObjectLayout, Result, SlotIndex,
+    StripIndex, Version,
 };
 use strake_stripe::{StripeCode, StripeSlots, strip_checksums};
 
@@ -92,13 +92,7 @@ impl StripeIo {
 
         let data: Vec<&[u8]> = bytes.chunks_exact(strip_bytes).collect();
         let parity = self.encode(&stripe, &data, strip_bytes);
-        let strip = |at: StripIndex| -> &[u8] {
-            match usize::from(at.0).checked_sub(usize::from(layout.code.data)) {
-                None => data[usize::from(at.0)],
-                Some(_) if parity.is_empty() => data[0],
-                Some(row) => &parity[row],
-            }
-        };
+        let strip = |at| strip_at(layout.code, &data, &parity, at);
         // The heir of a strip of an NSD that is being deleted gets the strip too. It is sent as a
         // copy, because the heir may already have got it from that NSD.
         let heir = heir.filter(|(at, _)| stripe.positions().any(|stored| stored == *at));
@@ -331,6 +325,20 @@ impl StripeIo {
         let left_out = left_out.iter().map(|(_, slot)| *slot);
         left_out.chain(failed).try_for_each(|slot| self.nsds.note(slot))?;
         Ok(lacks)
+    }
+}
+
+/// The strip at a position of a block that was encoded.
+pub(super) fn strip_at<'a>(
+    code: Code,
+    data: &[&'a [u8]],
+    parity: &'a [ScratchBuffer<'_>],
+    at: StripIndex,
+) -> &'a [u8] {
+    match usize::from(at.0).checked_sub(usize::from(code.data)) {
+        None => data[usize::from(at.0)],
+        Some(_) if parity.is_empty() => data[0],
+        Some(row) => &parity[row],
     }
 }
 

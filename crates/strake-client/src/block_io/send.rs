@@ -3,6 +3,7 @@
 
 use crate::block_io::accepted::AcceptedBlock;
 use crate::block_io::load::{load, load_stable, stored_length};
+use crate::data::of::Of;
 use crate::inode::core::InodeState;
 use crate::memory::block::{Block, BlockData, Changed};
 use crate::memory::file::{Content, FileState};
@@ -12,10 +13,10 @@ use crate::settings::Patches;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use strake_array::room::{Claim, Flight};
-use strake_array::stripe_io::{Access, Patch, Patched, on_disk, padded_bytes, rows_of};
+use strake_array::stripe_io::{Access, Patch, Patched, SmallBlock, on_disk, padded_bytes, rows_of};
 use strake_env::AlignedBuffer;
 use strake_env::cause;
-use strake_env::sync::WatchedReadGuard;
+use strake_env::sync::{WatchedReadGuard, WatchedUpgradableGuard, WatchedWriteGuard};
 use strake_proto::limits::UNIT_BYTES;
 use strake_proto::{BlockIndex, Error, ErrorKind, Geometry, ObjectLayout, Result, Version};
 
@@ -112,7 +113,7 @@ pub(crate) fn flush_block_with(
 }
 
 /// The result of an attempt to send a block.
-enum Sending {
+pub(super) enum Sending {
     /// The block is accepted, or there was nothing to send.
     Done,
     /// An accepted version of the block must become stable first.
@@ -126,7 +127,8 @@ enum Sending {
 }
 
 /// How a block is sent.
-struct Attempt {
+#[derive(Default)]
+pub(super) struct Attempt {
     /// See [`flush_block_with`].
     since: Option<u64>,
     /// Room was made for the block: see [`strake_array::room::Room::take_off`].
@@ -144,65 +146,143 @@ fn send_block(
     attempt: &Attempt,
 ) -> Result<Sending> {
     let content = durable_content(mount, file)?;
-    let Content::Object(layout) = &*content else { return Ok(Sending::Done) };
-    let mut data = block.data.write();
-    if let Some(reason) = why_not_sent(block, &data, attempt.since) {
-        return Ok(reason);
-    }
-    let (base, flight) = match take_off(mount, file, layout, block, &data, attempt)? {
-        Ok(found) => found,
-        Err(reason) => return Ok(reason),
-    };
-    let (has_holes, in_parts) = (data.has_holes(), data.is_written_in_parts());
-    let before = match base {
-        Some(_) => data.length,
-        None => complete(mount, inode, file, layout, block, &mut data)?,
-    };
-    // Checks again, because reading missing units may have had to write the block anew.
-    if block.pinned.load(Ordering::Acquire) > 0 {
-        return Ok(Sending::Unstable);
-    }
-    let length = data.length;
-    let in_place = before == length && file.is_settled(block);
-    block.in_place.store(in_place, Ordering::Release);
-    let is_tracked = file.note_sending(block, &data, in_place);
-    let taken = Taken::of(mount, block, &mut data, base.is_some());
-    block.pinned.fetch_add(1, Ordering::AcqRel);
-
-    let data = data.downgrade_to_upgradable();
-    let restarts = mount.array.io.nsds().restarts();
-    match send_bytes(mount, layout, block, &data, &taken.changed, base) {
-        Ok(Patched::Accepted(written)) => {
-            flight.sent();
-            block.stored.store(length, Ordering::Release);
-            let is_whole = data.capacity() == layout.block_size as usize && base.is_none();
-            let accepted = AcceptedBlock {
-                array: Arc::downgrade(&mount.array),
-                inode: Arc::clone(inode),
-                file: Arc::clone(file),
-                block: Arc::clone(block),
-                charge: taken.dirtied,
-                claimed: taken.claim.bytes as usize,
-                gained: note_gain(inode, block, (before, length), taken.fresh),
-                in_parts,
-                in_place,
-                is_tracked,
-                reusable: is_whole && (has_holes || (before == 0 && length == layout.block_size)),
-            };
-            accepted.hand_over(layout, written, restarts);
-            // Only now, and still under the block's lock: at any time a commit must find the block
-            // among the dirty blocks or among the accepted ones.
-            file.remove_dirty(block.index);
-            block.sends.fetch_add(1, Ordering::AcqRel);
-            Ok(Sending::Done)
+    let data = block.data.write();
+    let of = Of { mount, inode, file };
+    match Leaving::prepare(of, block, attempt, content, data)? {
+        Ok(leaving) => {
+            let sent = send_bytes(&leaving);
+            leaving.finish(sent)
         }
-        failed => {
-            // The lock is kept. Otherwise another sender would find the block clean and call it
-            // stable.
-            let mut data = block.data.upgrade(data);
-            taken.give_back(file, block, &mut data);
-            file.note_sent(block, is_tracked, false);
-            failed.map(|_| Sending::NotBase)
+        Err(reason) => Ok(reason),
+    }
+}
+
+/// A block that is being sent. It is pinned, and its lock is held shared.
+pub(super) struct Leaving<'a> {
+    of: Of<'a>,
+    block: &'a Arc<Block>,
+    pub(super) layout: ObjectLayout,
+    pub(super) data: WatchedUpgradableGuard<'a, BlockData>,
+    _content: WatchedReadGuard<'a, Content>,
+    flight: Flight<'a>,
+    /// The version to patch, if it is sent as a patch.
+    base: Option<Version>,
+    /// The length with which it was stored.
+    before: u32,
+    has_holes: bool,
+    in_parts: bool,
+    in_place: bool,
+    is_tracked: bool,
+    taken: Taken,
+    /// The restart count of the NSDs from before it was sent.
+    restarts: u64,
+}
+
+impl<'a> Leaving<'a> {
+    /// Makes a block ready to be sent, if it is dirty. `Err` inside says why it is not sent now.
+    pub(super) fn prepare(
+        of: Of<'a>,
+        block: &'a Arc<Block>,
+        attempt: &Attempt,
+        content: WatchedReadGuard<'a, Content>,
+        mut data: WatchedWriteGuard<'a, BlockData>,
+    ) -> Result<std::result::Result<Leaving<'a>, Sending>> {
+        let Of { mount, inode, file } = of;
+        let Content::Object(layout) = *content else { return Ok(Err(Sending::Done)) };
+        if let Some(reason) = why_not_sent(block, &data, attempt.since) {
+            return Ok(Err(reason));
+        }
+        let (base, flight) = match take_off(mount, file, &layout, block, &data, attempt)? {
+            Ok(found) => found,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let (has_holes, in_parts) = (data.has_holes(), data.is_written_in_parts());
+        let before = match base {
+            Some(_) => data.length,
+            None => complete(mount, inode, file, &layout, block, &mut data)?,
+        };
+        // Checks again, because reading missing units may have had to write the block anew.
+        if block.pinned.load(Ordering::Acquire) > 0 {
+            return Ok(Err(Sending::Unstable));
+        }
+        let in_place = before == data.length && file.is_settled(block);
+        block.in_place.store(in_place, Ordering::Release);
+        let is_tracked = file.note_sending(block, &data, in_place);
+        let taken = Taken::of(mount, block, &mut data, base.is_some());
+        block.pinned.fetch_add(1, Ordering::AcqRel);
+
+        let data = data.downgrade_to_upgradable();
+        let restarts = mount.array.io.nsds().restarts();
+        Ok(Ok(Leaving {
+            of,
+            block,
+            layout,
+            data,
+            _content: content,
+            flight,
+            base,
+            before,
+            has_holes,
+            in_parts,
+            in_place,
+            is_tracked,
+            taken,
+            restarts,
+        }))
+    }
+
+    /// Takes note of what became of it: it is accepted, or dirty again.
+    pub(super) fn finish(self, sent: Result<Patched>) -> Result<Sending> {
+        let (Of { mount, inode, file }, block, layout) = (self.of, self.block, &self.layout);
+        match sent {
+            Ok(Patched::Accepted(written)) => {
+                let length = self.data.length;
+                self.flight.sent();
+                block.stored.store(length, Ordering::Release);
+                let block_size = layout.block_size;
+                let is_whole = self.data.capacity() == block_size as usize && self.base.is_none();
+                let is_new = self.before == 0 && length == block_size;
+                let accepted = AcceptedBlock {
+                    array: Arc::downgrade(&mount.array),
+                    inode: Arc::clone(inode),
+                    file: Arc::clone(file),
+                    block: Arc::clone(block),
+                    charge: self.taken.dirtied,
+                    claimed: self.taken.claim.bytes as usize,
+                    gained: note_gain(inode, block, (self.before, length), self.taken.fresh),
+                    in_parts: self.in_parts,
+                    in_place: self.in_place,
+                    is_tracked: self.is_tracked,
+                    reusable: is_whole && (self.has_holes || is_new),
+                };
+                accepted.hand_over(layout, written, self.restarts);
+                // Only now, and still under the block's lock: at any time a commit must find the
+                // block among the dirty blocks or among the accepted ones.
+                file.remove_dirty(block.index);
+                block.sends.fetch_add(1, Ordering::AcqRel);
+                Ok(Sending::Done)
+            }
+            failed => {
+                // The lock is kept. Otherwise another sender would find the block clean and call
+                // it stable.
+                let mut data = block.data.upgrade(self.data);
+                self.taken.give_back(file, block, &mut data);
+                file.note_sent(block, self.is_tracked, false);
+                failed.map(|_| Sending::NotBase)
+            }
+        }
+    }
+
+    /// The block as it is written whole: its length, and its bytes padded to whole data strips.
+    pub(super) fn whole(&self) -> SmallBlock<'_> {
+        let buffer = self.data.buffer.as_ref().expect("invariant: what is dirty has a buffer");
+        let block_bytes = self.data.length;
+        SmallBlock {
+            layout: &self.layout,
+            block: BlockIndex(self.block.index),
+            block_bytes,
+            bytes: &buffer[..padded_bytes(self.layout.code, block_bytes)],
+            stable: self.block.stable(),
         }
     }
 }
@@ -269,30 +349,24 @@ fn patch_bytes(layout: &ObjectLayout, data: &BlockData) -> u64 {
     ((rows + 1) * UNIT_BYTES) as u64
 }
 
-/// Sends a complete block, or its changed units as a patch of `base`.
-fn send_bytes(
-    mount: &Mount,
-    layout: &ObjectLayout,
-    block: &Block,
-    data: &BlockData,
-    changed: &Changed,
-    base: Option<Version>,
-) -> Result<Patched> {
-    let (index, io) = (BlockIndex(block.index), &mount.array.io);
-    let buffer = data.buffer.as_ref().expect("invariant: what is dirty has a buffer");
-    let Some(base) = base else {
-        let bytes = &buffer[..padded_bytes(layout.code, data.length)];
+/// Sends a complete block, or its changed units as a patch of its base.
+fn send_bytes(leaving: &Leaving<'_>) -> Result<Patched> {
+    let (mount, layout, data) = (leaving.of.mount, &leaving.layout, &leaving.data);
+    let io = &mount.array.io;
+    let Some(base) = leaving.base else {
+        let SmallBlock { block, block_bytes, bytes, stable, .. } = leaving.whole();
         let start = mount.timings.block_write.begin();
-        let sent = io.write_block(layout, index, data.length, bytes, block.stable());
+        let sent = io.write_block(layout, block, block_bytes, bytes, stable);
         mount.timings.block_write.end(start, bytes.len() as u64, sent.is_ok());
         return sent.map(Patched::Accepted);
     };
+    let buffer = data.buffer.as_ref().expect("invariant: what is dirty has a buffer");
     let bytes = |unit: usize| &buffer[unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES];
     let units: Vec<(u32, &[u8])> =
-        changed.units.iter().map(|unit| (unit as u32, bytes(unit))).collect();
+        leaving.taken.changed.units.iter().map(|unit| (unit as u32, bytes(unit))).collect();
     let start = mount.timings.block_patch.begin();
     let patch = Patch { base, block_bytes: data.length, units: &units };
-    let sent = io.patch_block(layout, index, &patch);
+    let sent = io.patch_block(layout, BlockIndex(leaving.block.index), &patch);
     let is_accepted = matches!(sent, Ok(Patched::Accepted(_)));
     mount.timings.block_patch.end(start, (units.len() * UNIT_BYTES) as u64, is_accepted);
     sent

@@ -9,6 +9,7 @@
 //! 4. Make the metadata durable. Only then are the stripes settled.
 
 use crate::block_io::send::flush_block;
+use crate::block_io::send_many::{Small, TOGETHER_MAX, send_together};
 use crate::flush::folding::forget_stored;
 use crate::flush::harden::{fold, harden};
 use crate::flush::settling::Settling;
@@ -100,7 +101,7 @@ pub(crate) fn sync_often(mount: &Mount, inodes: &[Pinned]) -> Result<u64> {
 
 fn sync_many(mount: &Mount, inodes: &[Pinned], how: Saving) -> Result<u64> {
     let _settling = mount.array.rounds.begin_settling();
-    let (bytes, failure) = (AtomicU64::new(0), Mutex::new(None));
+    let (bytes, failure) = (AtomicU64::new(send_small(mount, inodes)), Mutex::new(None));
     side_by_side(mount, inodes, &|inode| {
         let Some(file) = inode.core.lock().file.clone() else { return };
         let result = send_blocks(mount, inode, &file);
@@ -124,6 +125,27 @@ fn sync_many(mount: &Mount, inodes: &[Pinned], how: Saving) -> Result<u64> {
     settling.into_iter().for_each(|stripes| stripes.settle(&mount.array.rounds));
     inodes.iter().for_each(|inode| mount.unregister_if_clean(inode));
     failure.into_inner().map_or(Ok(bytes.into_inner()), Err)
+}
+
+/// Sends small files of these, several at a time. Returns how many bytes that is. What is left is
+/// sent file by file.
+fn send_small(mount: &Mount, inodes: &[Pinned]) -> u64 {
+    let small = |inode: &Pinned| {
+        let file = inode.core.lock().file.clone()?;
+        Small::of(inode, &file, file.first_dirty_block(0)?)
+    };
+    let small: Vec<Small> = inodes.iter().filter_map(small).collect();
+    let groups: Vec<&[Small]> =
+        small.chunks(TOGETHER_MAX).filter(|group| group.len() > 1).collect();
+    let bytes = AtomicU64::new(0);
+    mount.flush_fan.run(groups.len(), &|at| {
+        bytes.fetch_add(send_together(mount, groups[at]), Ordering::AcqRel);
+        if mount.is_round_due() {
+            // If it fails for some blocks, they are dirty again.
+            let _ = mount.array.rounds.run(false);
+        }
+    });
+    bytes.into_inner()
 }
 
 /// Does the same for many files, some at a time. Many files are small: one after the other, each

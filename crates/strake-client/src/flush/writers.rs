@@ -5,6 +5,7 @@
 //! is latched at the inode, and the block stays dirty and is tried again.
 
 use crate::block_io::send::flush_block_with;
+use crate::block_io::send_many::{Small, TOGETHER_MAX, send_together};
 use crate::inode::core::InodeState;
 use crate::inode::open_table::Pinned;
 use crate::inode::queue::{Job, Next};
@@ -26,7 +27,7 @@ pub(crate) fn serve(mount: &Mount) {
     loop {
         match mount.write_behind.next() {
             Next::Job(job) => {
-                run(mount, job);
+                run_with_others(mount, job);
                 let last = mount.page_pool.is_waited_for() && mount.write_behind.len() == 0;
                 if last || mount.is_round_due() {
                     // If the round fails for some blocks, they are dirty again.
@@ -40,11 +41,27 @@ pub(crate) fn serve(mount: &Mount) {
     }
 }
 
-fn run(mount: &Mount, job: Job) {
-    // A mount that was declared dead drops the block.
+/// Sends a block. If it is a small file, the small files behind it in the queue are sent together
+/// with it.
+fn run_with_others(mount: &Mount, job: Job) {
+    // A mount that was declared dead drops the blocks.
     if mount.hold_lease().is_err() {
         return;
     }
+    let small = |job: &Job| Small::of(&job.inode, &job.file, job.index);
+    let is_small = |job: &Job| small(job).is_some();
+    let mut jobs = vec![job];
+    if is_small(&jobs[0]) {
+        jobs.extend(mount.write_behind.take_while(TOGETHER_MAX - 1, is_small));
+    }
+    if jobs.len() > 1 {
+        let _cause = cause::take(jobs[0].cause);
+        send_together(mount, &jobs.iter().filter_map(small).collect::<Vec<Small>>());
+    }
+    jobs.into_iter().for_each(|job| run(mount, job));
+}
+
+fn run(mount: &Mount, job: Job) {
     let Some(block) = job.file.find_block(job.index) else { return };
     let _cause = cause::take(job.cause);
     // If the block was sent since, the reason why it was queued is gone. Bytes written after that

@@ -78,6 +78,13 @@ impl Queue {
         self.changed.notify_all();
     }
 
+    /// Takes jobs from the front for as long as they are wanted, at most `most`.
+    pub(crate) fn take_while(&self, most: usize, is_wanted: impl Fn(&Job) -> bool) -> Vec<Job> {
+        let mut state = self.state.lock();
+        let count = state.jobs.iter().take(most).take_while(|job| is_wanted(job)).count();
+        state.jobs.drain(..count).collect()
+    }
+
     /// The next thing to do. Waits for it for a limited time.
     pub(crate) fn next(&self) -> Next {
         let mut state = self.state.lock();

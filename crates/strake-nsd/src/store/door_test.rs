@@ -135,6 +135,12 @@ fn many_deletes() -> NsdRequest {
     NsdRequest::ChangeRanges { fs: FsId(1), changes: vec![delete(1), delete(2)] }
 }
 
+fn many_writes() -> NsdRequest {
+    let data = strip_data(5);
+    let strips = vec![small_strip(key(1, 1), 5, &data), small_strip(key(2, 2), 5, &data)];
+    NsdRequest::WriteMany { strips, copy: false }
+}
+
 /// Changes something if strip 1 of object 1 is bad.
 fn mend_request() -> NsdRequest {
     let checksums = strip_checksums(&key(1, 1), version(3), &strip_data(3));
@@ -161,6 +167,7 @@ fn changes() -> Vec<(NsdRequest, AlignedBuffer)> {
     vec![
         (write_request(key(1, 1), 5, &data), strip_data(5)),
         (write_request(key(2, 2), 5, &data), strip_data(5)),
+        (many_writes(), AlignedBuffer::from_slice(&strip_data(5).repeat(2))),
         (NsdRequest::Patch { key: key(1, 1), header, base, units, checksums, stable }, data),
         (mend_request(), strip_data(3)),
         (delete(1, 9), none()),

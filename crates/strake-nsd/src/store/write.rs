@@ -13,13 +13,16 @@ use std::sync::atomic::Ordering::SeqCst;
 use strake_env::AlignedBuffer;
 use strake_observe::{BufferType, IoDirection, IoSide};
 use strake_proto::limits::UNIT_BYTES;
-use strake_proto::nsd::{NsdReply, StripHeader};
+use strake_proto::nsd::{NsdReply, SMALL_STRIP_UNITS_MAX, STRIPS_MAX, SmallStrip, StripHeader};
 use strake_proto::{Error, ErrorKind, Result, StripKey, Version};
 use strake_store::Lsn;
 use strake_stripe::ChecksumSeed;
 
 /// A write waits for freed space this many times before the disk counts as full.
 const ALLOCATION_ATTEMPTS: u32 = 8;
+
+// What is written with others has no trailer.
+const _: () = assert!(SMALL_STRIP_UNITS_MAX <= INLINE_CHECKSUMS_MAX);
 
 /// A version to be accepted.
 pub(super) struct Candidate<'a> {
@@ -67,6 +70,44 @@ impl BlockStore {
         let candidate = Candidate { key, header, checksums, stable, form: Form::Whole { copy } };
         let accepted = stored.and_then(|()| self.accept(ticket, &candidate, &extents));
         self.conclude(ticket, accepted, &extents)
+    }
+
+    /// Writes small strips, whose bytes come one after the other. They get units beside each other
+    /// as far as there are any, and are written to the disk together.
+    pub(super) fn write_many(
+        &self,
+        ticket: &Ticket<'_>,
+        strips: &[SmallStrip],
+        copy: bool,
+        data: &[u8],
+    ) -> Result<NsdReply> {
+        self.refuse_if_failed()?;
+        let is_valid = |strip: &SmallStrip| {
+            let is_small = (1..=SMALL_STRIP_UNITS_MAX).contains(&strip.checksums.len());
+            is_small && strip.header.version != Version::NONE
+        };
+        let bytes: usize = strips.iter().map(SmallStrip::bytes).sum();
+        let is_many = (1..=STRIPS_MAX).contains(&strips.len());
+        if !is_many || !strips.iter().all(is_valid) || bytes != data.len() {
+            let detail = format!("{} strips in {} bytes", strips.len(), data.len());
+            return Err(Error::new(ErrorKind::Invalid, detail));
+        }
+        let extents = self.allocate(ticket, (bytes / UNIT_BYTES) as u32)?;
+        let copied = aligned(data);
+        let data = copied.as_deref().unwrap_or(data);
+        let mut result = self.with_room_on_host(|| self.write_extents(&extents, data));
+        let mut first = 0;
+        for SmallStrip { key, header, checksums, stable } in strips {
+            let count = checksums.len() as u64;
+            let own = slice_of(&extents, first, count);
+            first += count;
+            let form = Form::Whole { copy };
+            let candidate = Candidate { key, header, checksums, stable: *stable, form };
+            // After an error nothing more is accepted, and the space goes back.
+            let accepted = result.and_then(|()| self.accept(ticket, &candidate, &own));
+            result = self.keep_or_give_back(ticket, accepted, &own);
+        }
+        result.map(|()| self.written())
     }
 
     pub(super) fn patch(
@@ -148,17 +189,27 @@ impl BlockStore {
         accepted: Result<bool>,
         extents: &[Extent],
     ) -> Result<NsdReply> {
-        match accepted {
-            Ok(true) => {}
-            // The version was not taken, so nobody ever saw these units.
-            Ok(false) => self.space.give_back(ticket.client(), extents),
-            Err(error) => {
-                self.space.give_back(ticket.client(), extents);
-                return Err(error);
-            }
+        self.keep_or_give_back(ticket, accepted, extents).map(|()| self.written())
+    }
+
+    /// Gives units back that no record names.
+    fn keep_or_give_back(
+        &self,
+        ticket: &Ticket<'_>,
+        accepted: Result<bool>,
+        extents: &[Extent],
+    ) -> Result<()> {
+        // If the version was not taken, nobody ever saw these units.
+        if !matches!(accepted, Ok(true)) {
+            self.space.give_back(ticket.client(), extents);
         }
+        accepted.map(drop)
+    }
+
+    /// The reply to a write that was accepted.
+    fn written(&self) -> NsdReply {
         self.checkpoint_if_large();
-        Ok(NsdReply::Accepted { boot: self.boot })
+        NsdReply::Accepted { boot: self.boot }
     }
 
     /// Allocates space for a strip, from the sender's grant first. If there is too little, makes a

@@ -32,6 +32,7 @@ fn is_change(request: &NsdRequest) -> bool {
     matches!(
         request,
         NsdRequest::Write { .. }
+            | NsdRequest::WriteMany { .. }
             | NsdRequest::Patch { .. }
             | NsdRequest::Mend { .. }
             | NsdRequest::Commit { .. }
