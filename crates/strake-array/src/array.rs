@@ -13,7 +13,9 @@ use strake_observe::Observe;
 use strake_proto::layout::{NsdAvailability, Slot};
 use strake_proto::meta::{Configuration, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::nsd::NsdPort;
-use strake_proto::{ClientId, Error, ErrorKind, GrantNumber, NsdId, Result, SlotIndex};
+use strake_proto::{
+    ClientId, Code, Error, ErrorKind, GrantNumber, NsdId, ObjectId, ObjectLayout, Result, SlotIndex,
+};
 
 /// The parts and settings that an array is opened with.
 pub struct ArrayOptions {
@@ -61,6 +63,7 @@ pub struct Array {
     pub observe: Arc<Observe>,
     /// Bytes of a whole block.
     pub block_size: u32,
+    code: Code,
     /// One reaper of deletions at a time.
     pub(crate) reaping: WatchedMutex<Reaping>,
 }
@@ -118,8 +121,17 @@ impl Array {
             clock,
             observe,
             block_size,
+            code: configuration.code,
             reaping: WatchedMutex::default(),
         }))
+    }
+
+    /// The layout of a new object, by the newest layout of the pool map that is known here. `None`
+    /// if that has none yet.
+    pub fn layout_of_new(&self, object: ObjectId) -> Option<ObjectLayout> {
+        let (code, block_size) = (self.code, self.block_size);
+        let layout = self.io.nsds().newest_layout()?;
+        Some(ObjectLayout { object, code, block_size, layout, key: 0 })
     }
 
     /// Puts a way to an NSD in place, or takes it away (`None`). An NSD that returns is brought up

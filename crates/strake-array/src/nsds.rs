@@ -490,6 +490,11 @@ impl NsdSet {
         NsdContext { client: self.client, map, ..NsdContext::default() }
     }
 
+    /// The layout that new files get.
+    pub(crate) fn newest_layout(&self) -> Option<LayoutVersion> {
+        self.pool.read().layouts.last().map(|layout| layout.version)
+    }
+
     /// Whether new files get no strips on `slot`.
     pub fn is_left_out(&self, slot: SlotIndex) -> bool {
         let pool = self.pool.read();

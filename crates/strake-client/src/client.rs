@@ -26,6 +26,7 @@ use strake_array::Array;
 use strake_array::reaper;
 use strake_env::FanOut;
 use strake_env::sync::Mutex;
+use strake_proto::limits::{INODES_RESERVED_MAX, OBJECTS_RESERVED_MAX};
 use strake_proto::{Error, ErrorKind, Ino, Result};
 
 /// What a shutdown made durable.
@@ -131,7 +132,8 @@ impl StrakeVfs {
             names: Arc::default(),
             shown: Mutex::default(),
             untold: Untold::default(),
-            reserved: Reserved::default(),
+            reserved: Reserved::new(INODES_RESERVED_MAX),
+            reserved_objects: Reserved::new(OBJECTS_RESERVED_MAX),
             flush_fan,
             timings: SendTimings::new(&array.observe),
             settings,

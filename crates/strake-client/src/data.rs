@@ -2,6 +2,7 @@
 
 pub(crate) mod fold;
 pub(crate) mod neighbours;
+mod new_object;
 pub(crate) mod of;
 pub(crate) mod prefetch;
 pub(crate) mod read;

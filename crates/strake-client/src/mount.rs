@@ -28,7 +28,9 @@ use strake_env::FanOut;
 use strake_env::sync::Mutex;
 use strake_proto::limits::FILE_BYTES_MAX;
 use strake_proto::meta::{AttrChange, FileData, Inode, MetaOp, MetaQuery, PendingRange};
-use strake_proto::{Attr, BlockIndex, Error, ErrorKind, GrantNumber, Ino, Result, Timestamp};
+use strake_proto::{
+    Attr, BlockIndex, Error, ErrorKind, GrantNumber, Ino, ObjectId, Result, Timestamp,
+};
 use strake_token::held::Want;
 use strake_token::{BlockRange, Mode};
 
@@ -58,7 +60,8 @@ pub(crate) struct Mount {
     pub(crate) shown: Mutex<ShownNames>,
     pub(crate) untold: Untold,
     /// Numbers for inodes that are made here.
-    pub(crate) reserved: Reserved,
+    pub(crate) reserved: Reserved<Ino>,
+    pub(crate) reserved_objects: Reserved<ObjectId>,
     pub(crate) flush_fan: FanOut,
     pub(crate) settings: Settings,
     /// How it is mounted.

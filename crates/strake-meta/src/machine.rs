@@ -190,6 +190,7 @@ fn dispatch_inode(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
     match op {
         MetaOp::SetAttr { ino, change } => set_attr::set_attr(txn, *ino, change),
         MetaOp::NewObject { ino } => update::new_object(txn, *ino),
+        MetaOp::NewObjectAs { ino, layout } => update::new_object_as(txn, *ino, *layout),
         MetaOp::Update { ino, size, data, allocated_delta, mtime, ctime } => {
             let new = NewContent {
                 size: *size,
@@ -242,7 +243,8 @@ fn dispatch_inode(txn: &mut Transaction<'_>, op: &MetaOp) -> Result<MetaReply> {
         MetaOp::DeleteNsd { nsd } => configure::delete_nsd(txn, *nsd),
         MetaOp::MoveData { ino, object, from } => update::move_data(txn, *ino, *object, *from),
         MetaOp::AddNsd { nsd, failure_group } => configure::add_nsd(txn, *nsd, *failure_group),
-        MetaOp::ReserveInodes { count } => numbers::reserve(txn, *count),
+        MetaOp::ReserveInodes { count } => numbers::reserve_inodes(txn, *count),
+        MetaOp::ReserveObjects { count } => numbers::reserve_objects(txn, *count),
         MetaOp::Format(configuration) => configure::format(txn, configuration),
         MetaOp::Create { .. }
         | MetaOp::CreateAs { .. }

@@ -41,6 +41,8 @@ pub(crate) struct Model {
     configuration: Configuration,
     next_ino: u64,
     next_object: u64,
+    /// Object numbers that were given to clients, and that no object has yet.
+    pub(crate) spare_objects: BTreeSet<ObjectId>,
     next_pending: u64,
     next_grant: u64,
     pub(crate) pending: BTreeMap<u64, PendingRange>,
@@ -55,6 +57,7 @@ impl Model {
             configuration,
             next_ino: 1,
             next_object: 1,
+            spare_objects: BTreeSet::new(),
             next_pending: 1,
             next_grant: 1,
             pending: BTreeMap::new(),
@@ -285,6 +288,7 @@ impl Model {
         match op {
             MetaOp::SetAttr { ino, change } => self.set_attr(*ino, change),
             MetaOp::NewObject { ino } => self.new_object(*ino),
+            MetaOp::NewObjectAs { ino, layout } => self.new_object_as(*ino, *layout),
             MetaOp::Update { .. } => self.update(op),
             MetaOp::Harden { .. } => self.harden(op),
             MetaOp::MoveData { ino, object, from } => self.move_data(*ino, *object, *from),
@@ -348,6 +352,7 @@ impl Model {
             MetaOp::Leave => self.leave(),
             MetaOp::ReserveGrants { count } => self.reserve_grants(*count),
             MetaOp::ReserveInodes { count } => self.reserve_inodes(*count),
+            MetaOp::ReserveObjects { count } => self.reserve_objects(*count),
             _ => unreachable!("the generator makes no other"),
         }
     }
@@ -715,6 +720,18 @@ impl Model {
         let is_valid = (1..=256).contains(&count);
         let numbers = (first..self.next_ino).map(Ino).collect();
         if is_valid { Ok(MetaReply::Inos(numbers)) } else { Err(ErrorKind::Invalid) }
+    }
+
+    fn reserve_objects(&mut self, count: u32) -> Answer {
+        let first = self.next_object;
+        self.next_object += u64::from(count);
+        let is_valid = (1..=256).contains(&count);
+        let numbers: Vec<ObjectId> = (first..self.next_object).map(ObjectId).collect();
+        if !is_valid {
+            return Err(ErrorKind::Invalid);
+        }
+        self.spare_objects.extend(&numbers);
+        Ok(MetaReply::Objects(numbers))
     }
 
     fn reserve_grants(&mut self, count: u64) -> Answer {

@@ -230,6 +230,20 @@ impl Generator {
                 };
                 MetaOp::MoveData { ino, object, from: self.ino(model) }
             }
+            16 if self.chance() => {
+                // A number that was given, or an object that the file has.
+                let spare = model.spare_objects.first().copied().map(|it| model.layout_of(it));
+                let is_there = model.nodes.contains_key(&ino);
+                let own = is_there.then(|| model.objects(ino).first().copied()).flatten();
+                let known = if self.chance() { spare } else { own.or(spare) };
+                let Some(mut layout) = known else {
+                    return MetaOp::ReserveObjects { count: 2 };
+                };
+                if self.rng.one_in(8) {
+                    layout.key += 1;
+                }
+                MetaOp::NewObjectAs { ino, layout }
+            }
             16 => MetaOp::NewObject { ino },
             17 | 18 => self.update(model, ino),
             19 => MetaOp::Truncate {
@@ -268,7 +282,10 @@ impl Generator {
                 }
                 1 if self.rng.one_in(3) => {
                     let count = [0, 1, 7, 256, 257][self.rng.index(5)];
-                    MetaOp::ReserveInodes { count }
+                    match self.chance() {
+                        true => MetaOp::ReserveInodes { count },
+                        false => MetaOp::ReserveObjects { count },
+                    }
                 }
                 0 | 1 => MetaOp::Reap { ino },
                 _ => {

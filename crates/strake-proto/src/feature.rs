@@ -170,6 +170,7 @@ pub fn of_change(op: &MetaOp) -> Option<Feature> {
         It::ReserveInodes { .. } | It::CreateAs { .. } | It::Remove { .. } => {
             return Some(Feature::LaterChanges);
         }
+        It::ReserveObjects { .. } | It::NewObjectAs { .. } => return Some(Feature::LaterChanges),
     }
     None
 }

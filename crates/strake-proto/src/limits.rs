@@ -18,6 +18,8 @@ pub const HARDENED_UNITS_MAX: usize = 128;
 pub const FOLDED_UNITS_MAX: usize = 1024;
 /// At most this many inode numbers are reserved with one change.
 pub const INODES_RESERVED_MAX: u32 = 256;
+/// At most this many object numbers are reserved with one change.
+pub const OBJECTS_RESERVED_MAX: u32 = 256;
 /// How many counted changes of one client may lack an answer at one time. For each client the
 /// metadata keeps this many answers of up to about 4 KiB, 256 KiB in all. A mount seldom needs
 /// more: its request threads and flushers together are fewer than 64.

@@ -553,6 +553,21 @@ pub enum MetaOp {
         /// True if the inode is open at a client.
         open: bool,
     },
+    /// Takes object numbers out of those that are kept for the client ▶ `Objects`. They are given
+    /// to nobody else, and never again. [`MetaOp::NewObjectAs`] makes objects with them.
+    ReserveObjects {
+        /// How many: 1 to [`crate::limits::OBJECTS_RESERVED_MAX`].
+        count: u32,
+    },
+    /// Reserves an object, like [`MetaOp::NewObject`], whose number was reserved before ▶ `Object`.
+    /// The client has taken bytes for it already. If the file has the object already, nothing
+    /// changes.
+    NewObjectAs {
+        /// The file.
+        ino: Ino,
+        /// The object. Its layout is one that the pool map has.
+        layout: ObjectLayout,
+    },
 }
 
 /// A unit (4 KiB) of a file's data.
@@ -747,6 +762,8 @@ pub enum MetaReply {
         /// The term of the leader.
         term: Term,
     },
+    /// Object numbers.
+    Objects(Vec<ObjectId>),
 }
 
 /// An inode that lost a name.

@@ -61,7 +61,8 @@ pub(super) fn changed(op: &MetaOp) -> Changed {
         It::RemoveXattr { ino, .. } => (Some(*ino), None),
         // Without a name it ends with its handles.
         It::CreateOrphan { .. } | It::Reap { .. } => (None, None),
-        It::NewObject { .. } | It::Folded { .. } | It::FoldedUnits { .. } => (None, None),
+        It::NewObject { .. } | It::NewObjectAs { .. } | It::ReserveObjects { .. } => (None, None),
+        It::Folded { .. } | It::FoldedUnits { .. } => (None, None),
         It::DeleteBeyond { .. } | It::RangeApplied { .. } | It::MoveData { .. } => (None, None),
         It::Join | It::Leave | It::ReserveGrants { .. } | It::ReserveInodes { .. } => (None, None),
         It::SetNsdState { .. } | It::SetConfig { .. } | It::Format(_) => (None, None),

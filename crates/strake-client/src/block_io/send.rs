@@ -3,7 +3,6 @@
 
 use crate::block_io::accepted::AcceptedBlock;
 use crate::block_io::load::{load, load_stable, stored_length};
-use crate::data::of::Of;
 use crate::inode::core::InodeState;
 use crate::memory::block::{Block, BlockData, Changed};
 use crate::memory::file::{Content, FileState};
@@ -147,8 +146,7 @@ fn send_block(
 ) -> Result<Sending> {
     let content = durable_content(mount, file)?;
     let data = block.data.write();
-    let of = Of { mount, inode, file };
-    match Leaving::prepare(of, block, attempt, content, data)? {
+    match Leaving::prepare(mount, (inode, file, block), attempt, content, data)? {
         Ok(leaving) => {
             let sent = send_bytes(&leaving);
             leaving.finish(sent)
@@ -159,7 +157,9 @@ fn send_block(
 
 /// A block that is being sent. It is pinned, and its lock is held shared.
 pub(super) struct Leaving<'a> {
-    of: Of<'a>,
+    mount: &'a Mount,
+    inode: &'a Arc<InodeState>,
+    file: &'a Arc<FileState>,
     block: &'a Arc<Block>,
     pub(super) layout: ObjectLayout,
     pub(super) data: WatchedUpgradableGuard<'a, BlockData>,
@@ -181,13 +181,12 @@ pub(super) struct Leaving<'a> {
 impl<'a> Leaving<'a> {
     /// Makes a block ready to be sent, if it is dirty. `Err` inside says why it is not sent now.
     pub(super) fn prepare(
-        of: Of<'a>,
-        block: &'a Arc<Block>,
+        mount: &'a Mount,
+        (inode, file, block): (&'a Arc<InodeState>, &'a Arc<FileState>, &'a Arc<Block>),
         attempt: &Attempt,
         content: WatchedReadGuard<'a, Content>,
         mut data: WatchedWriteGuard<'a, BlockData>,
     ) -> Result<std::result::Result<Leaving<'a>, Sending>> {
-        let Of { mount, inode, file } = of;
         let Content::Object(layout) = *content else { return Ok(Err(Sending::Done)) };
         if let Some(reason) = why_not_sent(block, &data, attempt.since) {
             return Ok(Err(reason));
@@ -214,7 +213,9 @@ impl<'a> Leaving<'a> {
         let data = data.downgrade_to_upgradable();
         let restarts = mount.array.io.nsds().restarts();
         Ok(Ok(Leaving {
-            of,
+            mount,
+            inode,
+            file,
             block,
             layout,
             data,
@@ -233,7 +234,7 @@ impl<'a> Leaving<'a> {
 
     /// Takes note of what became of it: it is accepted, or dirty again.
     pub(super) fn finish(self, sent: Result<Patched>) -> Result<Sending> {
-        let (Of { mount, inode, file }, block, layout) = (self.of, self.block, &self.layout);
+        let Leaving { mount, inode, file, block, layout, .. } = self;
         match sent {
             Ok(Patched::Accepted(written)) => {
                 let length = self.data.length;
@@ -255,7 +256,7 @@ impl<'a> Leaving<'a> {
                     is_tracked: self.is_tracked,
                     reusable: is_whole && (self.has_holes || is_new),
                 };
-                accepted.hand_over(layout, written, self.restarts);
+                accepted.hand_over(&layout, written, self.restarts);
                 // Only now, and still under the block's lock: at any time a commit must find the
                 // block among the dirty blocks or among the accepted ones.
                 file.remove_dirty(block.index);
@@ -351,7 +352,7 @@ fn patch_bytes(layout: &ObjectLayout, data: &BlockData) -> u64 {
 
 /// Sends a complete block, or its changed units as a patch of its base.
 fn send_bytes(leaving: &Leaving<'_>) -> Result<Patched> {
-    let (mount, layout, data) = (leaving.of.mount, &leaving.layout, &leaving.data);
+    let (mount, layout, data) = (leaving.mount, &leaving.layout, &leaving.data);
     let io = &mount.array.io;
     let Some(base) = leaving.base else {
         let SmallBlock { block, block_bytes, bytes, stable, .. } = leaving.whole();

@@ -6,7 +6,6 @@
 //! something has to be read or made durable first. What fails here is dirty as before.
 
 use super::send::{Attempt, Leaving};
-use crate::data::of::Of;
 use crate::inode::core::InodeState;
 use crate::memory::block::{Block, BlockData};
 use crate::memory::file::FileState;
@@ -44,8 +43,8 @@ impl Small {
         if block.stored.load(Ordering::Acquire) != 0 || !is_simple(&data) {
             return None;
         }
-        let of = Of { mount, inode, file };
-        Leaving::prepare(of, block, &Attempt::default(), content, data).ok()?.ok()
+        let attempt = Attempt::default();
+        Leaving::prepare(mount, (inode, file, block), &attempt, content, data).ok()?.ok()
     }
 }
 
@@ -57,6 +56,12 @@ fn is_simple(data: &BlockData) -> bool {
 /// Sends those of the blocks for which that is simple. Returns how many bytes were accepted.
 pub(crate) fn send_together(mount: &Mount, blocks: &[Small]) -> u64 {
     assert!(blocks.len() <= TOGETHER_MAX, "they fit into one request");
+    // New objects are durable before their strips are sent: one sync for all of them.
+    let barrier = blocks.iter().map(|it| it.file.barrier.load(Ordering::Acquire)).max();
+    let is_durable = |changes| mount.array.meta.is_durable(changes);
+    if !barrier.is_none_or(is_durable) && mount.array.meta.sync().is_err() {
+        return 0;
+    }
     let leaving: Vec<Leaving<'_>> = blocks.iter().filter_map(|it| it.prepare(mount)).collect();
     let whole: Vec<SmallBlock<'_>> = leaving.iter().map(Leaving::whole).collect();
     let begin = |_: &SmallBlock<'_>| mount.timings.block_write.begin();

@@ -4,6 +4,7 @@
 //! and one block, and works on that block alone.
 
 use crate::block_io::load::{load, stored_length};
+use crate::data::new_object::new_object;
 use crate::data::of::Of;
 use crate::flush::make_room::with_room;
 use crate::flush::writers::enqueue;
@@ -14,7 +15,6 @@ use std::sync::atomic::Ordering;
 use strake_array::room::Claim;
 use strake_array::stripe_io::{Access, on_disk};
 use strake_proto::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX, UNIT_BYTES};
-use strake_proto::meta::{MetaOp, MetaReply};
 use strake_proto::{Error, ErrorKind, ObjectLayout, Result};
 
 /// Where to write.
@@ -247,10 +247,7 @@ impl Of<'_> {
             mount.array.room.claim(Claim::default(), room)?;
             mount.array.room.release(room);
         }
-        let reply = mount.array.meta.apply(MetaOp::NewObject { ino: self.inode.ino })?;
-        let MetaReply::Object(layout) = reply else {
-            return Err(strake_array::meta_link::wrong_reply());
-        };
+        let layout = new_object(mount, self.inode.ino)?;
         self.file.barrier.store(mount.array.meta.changes(), Ordering::Release);
         self.file.moves.fetch_add(1, Ordering::AcqRel);
         self.file.linked.store(false, Ordering::Release);

@@ -14,38 +14,30 @@
 use crate::inode::core::InodeState;
 use crate::inode::known::is_plain_name;
 use crate::inode::open_table::Pinned;
-use crate::inode::reserved::Next;
 use crate::mount::Mount;
 use crate::ops::xattr::may_have_default_acl;
 use std::collections::VecDeque;
 use strake_proto::limits::SYMLINK_BYTES_MAX;
 use strake_proto::meta::{Inode, MetaOp, MetaReply, NewInode, Removed};
-use strake_proto::{Attr, ErrorKind, FileType, Ino, Result, Timestamp};
+use strake_proto::{Attr, FileType, Ino, Result, Timestamp};
 
 /// A reserved number. `None` if the metadata gives none now.
-fn next_number(mount: &Mount) -> Result<Option<Ino>> {
+fn next_ino(mount: &Mount) -> Result<Option<Ino>> {
     let now = mount.array.clock.monotonic();
-    match mount.reserved.next(now) {
-        Next::Number(ino) => Ok(Some(ino)),
-        Next::Ask(count) => match reserve(mount, count) {
-            Err(error) if error.kind() == ErrorKind::Io => Err(error),
-            given => Ok(mount.reserved.given(given.unwrap_or_default(), now)),
-        },
-        Next::NotNow => Ok(None),
-    }
+    mount.reserved.take(now, |count| reserve(mount, count))
 }
 
 /// Whether the metadata takes such changes.
 fn is_understood(mount: &Mount) -> Result<bool> {
     if !mount.reserved.is_understood()
-        && let Some(ino) = next_number(mount)?
+        && let Some(ino) = next_ino(mount)?
     {
         mount.reserved.give_back(ino);
     }
     Ok(mount.reserved.is_understood())
 }
 
-/// Reserves numbers. Those that come without a token are of no use: the leader has just changed.
+/// Reserves inode numbers. Those that come without a token are of no use: the leader has just changed.
 fn reserve(mount: &Mount, count: u32) -> Result<VecDeque<Ino>> {
     let making = mount.tokens.as_ref().map(|tokens| tokens.make());
     let reply = mount.array.meta.apply(MetaOp::ReserveInodes { count })?;
@@ -78,7 +70,7 @@ pub(crate) fn make_later(
     if !is_plain || !is_valid || !is_absent() || may_have_default_acl(mount, dir)? {
         return Ok(None);
     }
-    let Some(ino) = next_number(mount)? else { return Ok(None) };
+    let Some(ino) = next_ino(mount)? else { return Ok(None) };
     // Nobody can know the number before the change is taken.
     let inode = mount.table.pin(ino);
     {

@@ -8,13 +8,7 @@ use strake_proto::{BlockIndex, ErrorKind, Ino, ObjectId, ObjectLayout, Version};
 
 impl Model {
     pub(super) fn new_object(&mut self, ino: Ino) -> Answer {
-        let layout = ObjectLayout {
-            object: ObjectId(self.next_object),
-            code: self.configuration.code,
-            block_size: self.configuration.block_size,
-            layout: self.configuration.pool.layouts[0].version,
-            key: 0,
-        };
+        let layout = self.layout_of(ObjectId(self.next_object));
         let client = self.client;
         let node = self.regular(ino)?;
         if node.reserved.len() == 16 {
@@ -23,6 +17,37 @@ impl Model {
         node.reserved.push(layout);
         node.reserved_by.insert(layout.object, client);
         self.next_object += 1;
+        Ok(MetaReply::Object(layout))
+    }
+
+    /// The layout of a new object.
+    pub(crate) fn layout_of(&self, object: ObjectId) -> ObjectLayout {
+        ObjectLayout {
+            object,
+            code: self.configuration.code,
+            block_size: self.configuration.block_size,
+            layout: self.configuration.pool.layouts[0].version,
+            key: 0,
+        }
+    }
+
+    pub(super) fn new_object_as(&mut self, ino: Ino, layout: ObjectLayout) -> Answer {
+        let (client, expected) = (self.client, self.layout_of(layout.object));
+        self.regular(ino)?;
+        if self.objects(ino).contains(&layout) {
+            return Ok(MetaReply::Object(layout));
+        }
+        let is_reserved = |node: &Node| node.reserved.iter().any(|it| it.object == layout.object);
+        if self.nodes.values().any(is_reserved) {
+            return Err(ErrorKind::Invalid);
+        }
+        let node = self.regular(ino)?;
+        if node.reserved.len() == 16 || layout != expected {
+            return Err(ErrorKind::Invalid);
+        }
+        node.reserved.push(layout);
+        node.reserved_by.insert(layout.object, client);
+        self.spare_objects.remove(&layout.object);
         Ok(MetaReply::Object(layout))
     }
 

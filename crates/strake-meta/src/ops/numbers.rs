@@ -16,7 +16,7 @@
 use crate::keys;
 use crate::records::{Counters, SessionRecord};
 use crate::transaction::Transaction;
-use strake_proto::limits::INODES_RESERVED_MAX;
+use strake_proto::limits::{INODES_RESERVED_MAX, OBJECTS_RESERVED_MAX};
 use strake_proto::meta::{CountedAnswer, MetaEntry, MetaReply};
 use strake_proto::{Error, ErrorKind, Ino, ObjectId, Result};
 use strake_store::KvRead;
@@ -70,12 +70,22 @@ impl Transaction<'_> {
 }
 
 /// Gives away `count` inode numbers, for inodes that the client makes later.
-pub(crate) fn reserve(txn: &mut Transaction<'_>, count: u32) -> Result<MetaReply> {
-    if !(1..=INODES_RESERVED_MAX).contains(&count) {
-        let detail = format!("not 1 to {INODES_RESERVED_MAX} inode numbers at once: {count}");
-        return Err(Error::new(ErrorKind::Invalid, detail));
-    }
+pub(crate) fn reserve_inodes(txn: &mut Transaction<'_>, count: u32) -> Result<MetaReply> {
+    check_count(count, INODES_RESERVED_MAX)?;
     (0..count).map(|_| txn.next_ino()).collect::<Result<_>>().map(MetaReply::Inos)
+}
+
+/// Gives away `count` object numbers, for objects that the client makes later.
+pub(crate) fn reserve_objects(txn: &mut Transaction<'_>, count: u32) -> Result<MetaReply> {
+    check_count(count, OBJECTS_RESERVED_MAX)?;
+    (0..count).map(|_| txn.next_object()).collect::<Result<_>>().map(MetaReply::Objects)
+}
+
+fn check_count(count: u32, most: u32) -> Result<()> {
+    if (1..=most).contains(&count) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Invalid, format!("not 1 to {most} numbers at once: {count}")))
 }
 
 /// The position up to which the log must be durable before `entry` may be answered; 0 if its answer
@@ -91,7 +101,9 @@ pub(crate) fn durable_first(
     match &answer.outcome {
         Ok(MetaReply::Session { .. }) => Ok(answer.position),
         // Other changes are answered with an inode too. Its range is durable then.
-        Ok(MetaReply::Inode(_) | MetaReply::Object(_) | MetaReply::Inos(_)) => {
+        Ok(
+            MetaReply::Inode(_) | MetaReply::Object(_) | MetaReply::Inos(_) | MetaReply::Objects(_),
+        ) => {
             let session = kv.get(&keys::session(entry.client))?;
             let session = session.map(|bytes| SessionRecord::decode(&bytes)).transpose()?;
             Ok(session.map_or(0, |session| session.numbers.since))

@@ -75,6 +75,9 @@ fn run(world: &mut World, rng: &mut Rng, told: Option<&[Vec<MetaReply>]>) -> Vec
         let last: Option<Ino> = replies[client].last().and_then(ino_of);
         let counted = match (last, sequence % 3, replies[client].last()) {
             (Some(ino), 0, _) => change(number, sequence, MetaOp::NewObject { ino }),
+            (_, 1, Some(MetaReply::Object(_))) => {
+                change(number, sequence, MetaOp::ReserveObjects { count: 3 })
+            }
             (_, _, Some(MetaReply::Inos(reserved))) => {
                 let (name, new) = (format!("{number}-{sequence}"), new_inode(FileType::Regular));
                 let (parent, name, ino) = (Ino::ROOT, name.into_bytes(), reserved[0]);

@@ -1,4 +1,4 @@
-//! NewObject, Update and MoveData: how an inode comes to name a file's bytes.
+//! NewObject, NewObjectAs, Update and MoveData: how an inode comes to name a file's bytes.
 //!
 //! A client reserves an object, writes strips of it and makes them stable. Only then does it name
 //! the object in an Update. A reserved object that is never named is deleted when its file or its
@@ -27,11 +27,7 @@ pub(crate) struct NewContent<'a> {
 }
 
 pub(crate) fn new_object(txn: &mut Transaction<'_>, ino: Ino) -> Result<MetaReply> {
-    let record = txn.inode(ino)?;
-    require_regular(record)?;
-    if record.reserved.len() >= OBJECTS_MAX {
-        return Err(invalid("too many objects are reserved for this file"));
-    }
+    check_may_reserve(txn, ino)?;
     let configuration = txn.configuration()?;
     let Some(layout) = configuration.pool.layouts.last() else {
         return Err(invalid("the pool has no layout yet"));
@@ -44,9 +40,50 @@ pub(crate) fn new_object(txn: &mut Transaction<'_>, ino: Ino) -> Result<MetaRepl
         layout: layout.version,
         key: 0,
     };
+    reserve(txn, ino, layout)
+}
+
+/// Reserves an object whose number was given to the client before.
+pub(crate) fn new_object_as(
+    txn: &mut Transaction<'_>,
+    ino: Ino,
+    layout: ObjectLayout,
+) -> Result<MetaReply> {
+    let record = txn.inode(ino)?;
+    require_regular(record)?;
+    if linked_objects(record).contains(&layout) {
+        return Ok(MetaReply::Object(layout));
+    }
+    match txn.reserved(layout.object)? {
+        Some(found) if found.ino == ino && found.layout == layout => {
+            return Ok(MetaReply::Object(layout));
+        }
+        Some(_) => return Err(invalid("the object is reserved already")),
+        None => {}
+    }
+    check_may_reserve(txn, ino)?;
+    let configuration = txn.configuration()?;
+    let ObjectLayout { code, block_size, layout: version, key, .. } = layout;
+    let is_usual = (code, block_size, key) == (configuration.code, configuration.block_size, 0);
+    if !is_usual || configuration.pool.layout(version).is_none() {
+        return Err(invalid("no file may have such an object"));
+    }
+    reserve(txn, ino, layout)
+}
+
+fn check_may_reserve(txn: &mut Transaction<'_>, ino: Ino) -> Result<()> {
+    let record = txn.inode(ino)?;
+    require_regular(record)?;
+    if record.reserved.len() >= OBJECTS_MAX {
+        return Err(invalid("too many objects are reserved for this file"));
+    }
+    Ok(())
+}
+
+fn reserve(txn: &mut Transaction<'_>, ino: Ino, layout: ObjectLayout) -> Result<MetaReply> {
     let reserved = ReservedRecord { client: txn.client, ino, layout };
-    txn.put(keys::reserved(object), &reserved);
-    txn.inode_mut(ino)?.reserved.push(object);
+    txn.put(keys::reserved(layout.object), &reserved);
+    txn.inode_mut(ino)?.reserved.push(layout.object);
     Ok(MetaReply::Object(layout))
 }
 

@@ -34,10 +34,10 @@ pub(crate) fn part_for(op: &MetaOp) -> u64 {
         | MetaOp::CreateOrphan { .. }
         | MetaOp::Link { .. }
         | MetaOp::SetXattr { .. } => PART_FOR_NAMES,
-        // A client that reserves numbers makes names with them.
-        MetaOp::ReserveInodes { .. } => PART_FOR_NAMES,
-        // A file that exists is written anew; a program was told of the name.
-        MetaOp::NewObject { .. } | MetaOp::CreateAs { .. } => 8,
+        // A client that reserves numbers makes names and objects with them.
+        MetaOp::ReserveInodes { .. } | MetaOp::ReserveObjects { .. } => PART_FOR_NAMES,
+        // A file that exists is written anew; a program was told of the name or the bytes.
+        MetaOp::NewObject { .. } | MetaOp::NewObjectAs { .. } | MetaOp::CreateAs { .. } => 8,
         _ => 0,
     }
 }

@@ -15,7 +15,7 @@ use strake_proto::meta::{
     NewInode,
 };
 use strake_proto::{
-    ClientId, Code, Error, ErrorKind, FileType, Ino, NsdId, Result, Term, Timestamp,
+    ClientId, Code, Error, ErrorKind, FileType, Ino, NsdId, ObjectLayout, Result, Term, Timestamp,
 };
 use strake_replica::types::ReplicaId;
 
@@ -199,6 +199,15 @@ impl Client {
         {
             let ino = inode.attr.ino;
             self.change(world, MetaOp::NewObject { ino });
+            self.change(world, MetaOp::ReserveObjects { count: 2 });
+            let answers: Vec<_> =
+                self.told.iter().rev().take(2).map(|(_, it)| &it.outcome).collect();
+            let [Ok(MetaReply::Objects(objects)), Ok(MetaReply::Object(layout))] = answers[..]
+            else {
+                panic!("{answers:?}");
+            };
+            let layout = ObjectLayout { object: objects[1], ..*layout };
+            self.change(world, MetaOp::NewObjectAs { ino, layout });
         }
     }
 
