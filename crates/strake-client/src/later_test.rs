@@ -5,13 +5,18 @@ use crate::StrakeVfs;
 use crate::coherence_test::World;
 use crate::permissions::ACL_DEFAULT;
 use crate::vfs::{OpenFlags, SetAttr, SetTime, Vfs};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use strake_env::rng::test_seeds;
+use strake_env::sync::Mutex;
 use strake_env::{Clock, RealClock, Rng, thread};
 use strake_proto::acl::{Acl, AclEntry, AclTag};
-use strake_proto::meta::{MetaQuery, RenameMode, XattrMode};
-use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, Timestamp};
+use strake_proto::meta::{MetaOp, MetaQuery, RenameMode, XattrMode};
+use strake_proto::nsd::NsdRequest;
+use strake_proto::{Attr, Caller, ErrorKind, FileType, Ino, Result, StripKey, Timestamp};
+use strake_testing::memory_nsd::Moment;
 
 const ROOT: &Caller = &Caller::ROOT;
 const RW: OpenFlags = OpenFlags::READ_WRITE;
@@ -26,6 +31,24 @@ fn make(vfs: &StrakeVfs, dir: Ino, name: &[u8]) -> Result<Ino> {
     vfs.release(opened.handle);
     Ok(entry.attr.ino)
 }
+
+/// Makes a file, or finds it, and writes more than an inode takes.
+fn put(vfs: &StrakeVfs, dir: Ino, name: &[u8]) -> Result<()> {
+    match make(vfs, dir, name) {
+        Err(error) if error.kind() != ErrorKind::Exists => return Err(error),
+        _ => {}
+    }
+    let ino = vfs.lookup(ROOT, dir, name)?.attr.ino;
+    let written = vfs.open(ROOT, ino, RW).and_then(|opened| {
+        let written = vfs.write(opened.handle, 0, &CONTENT);
+        vfs.release(opened.handle);
+        written
+    });
+    vfs.forget(ino, 1);
+    written.map(drop)
+}
+
+const CONTENT: [u8; 9000] = [7; 9000];
 
 fn directory(vfs: &StrakeVfs, parent: Ino, name: &[u8]) -> Ino {
     let _ = vfs.lookup(ROOT, parent, name);
@@ -47,7 +70,8 @@ fn step(vfs: &StrakeVfs, dirs: [Ino; 2], rng: &mut Rng) {
         dir = if rng.one_in(3) { below } else { dir };
     }
     let done = match rng.below(11) {
-        0..=2 => make(vfs, dir, &one).map(drop),
+        0 | 1 => make(vfs, dir, &one).map(drop),
+        2 => put(vfs, dir, &one),
         3 | 4 => vfs.unlink(ROOT, dir, &one),
         5 => vfs.lookup(ROOT, dir, &one).and_then(|entry| {
             let linked = vfs.link(ROOT, entry.attr.ino, dirs[rng.index(2)], &other);
@@ -71,6 +95,72 @@ fn step(vfs: &StrakeVfs, dirs: [Ino; 2], rng: &mut Rng) {
         let kinds = [ErrorKind::Exists, ErrorKind::NotFound, ErrorKind::NotEmpty, ErrorKind::Stale];
         assert!(kinds.contains(&error.kind()), "{error}");
     }
+}
+
+#[test]
+fn no_strip_is_sent_before_the_metadata_has_its_object_durably() {
+    let world = World::new("2x", 3);
+    let (sent, objects) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(BTreeSet::new())));
+    for nsd in &world.rig.nsds {
+        let (meta, sent) = (Arc::clone(&world.rig.meta), Arc::clone(&sent));
+        let objects = Arc::clone(&objects);
+        nsd.set_watch(Some(Arc::new(move |moment, request| {
+            let keys: Vec<StripKey> = match request {
+                NsdRequest::Write { key, .. } => vec![*key],
+                NsdRequest::WriteMany { strips, .. } => strips.iter().map(|it| it.key).collect(),
+                _ => Vec::new(),
+            };
+            for key in keys.iter().filter(|_| moment == Moment::Before) {
+                let is_its = |op: &MetaOp| {
+                    matches!(op, MetaOp::NewObjectAs { layout, .. } if layout.object == key.object)
+                };
+                assert!(meta.is_durable(is_its), "a strip of {} is sent", key.object);
+                objects.lock().insert(key.object);
+                sent.fetch_add(1, Ordering::SeqCst);
+            }
+        })));
+    }
+    let mount = &world.mounts[0];
+    for at in 0..100 {
+        let name = format!("f{at}").into_bytes();
+        put(mount, Ino::ROOT, &name).expect("written");
+        // By way of the threads that write behind, of a sync of one file, and of a sync of all.
+        match at % 10 {
+            3 => mount.mount.kick(),
+            7 => mount.sync().map(drop).expect("synced"),
+            _ => {}
+        }
+    }
+    mount.sync().expect("synced");
+    assert!(objects.lock().len() > 90, "files had their objects by asking for them");
+    assert!(sent.load(Ordering::SeqCst) >= 200);
+    world.rig.nsds.iter().for_each(|nsd| nsd.set_watch(None));
+    world.end();
+}
+
+/// Each time it gets another object, and an object that it never named is dropped.
+#[test]
+fn a_file_that_is_written_and_cut_again_and_again_loses_nothing() {
+    let world = World::new("2x", 3);
+    let mount = &world.mounts[0];
+    put(mount, Ino::ROOT, b"f").expect("written");
+    let ino = mount.lookup(ROOT, Ino::ROOT, b"f").expect("found").attr.ino;
+    let handle = mount.open(ROOT, ino, RW).expect("opened").handle;
+    for round in 0..60 {
+        let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+        mount.setattr(ROOT, ino, Some(handle), &cut).expect("cut");
+        assert_eq!(mount.write(handle, 0, &CONTENT).expect("written"), CONTENT.len());
+        if round % 7 == 3 {
+            mount.fsync(handle).expect("synced");
+        }
+    }
+    mount.sync().expect("synced");
+    assert_eq!(mount.array().meta.lost(), 0);
+    let mut bytes = [0; 2 * CONTENT.len()];
+    assert_eq!(mount.read(handle, 0, &mut bytes).expect("read"), CONTENT.len());
+    assert!(bytes[..CONTENT.len()] == CONTENT);
+    mount.release(handle);
+    world.end();
 }
 
 /// A modification time long ago, as an archive has it.

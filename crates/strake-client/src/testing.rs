@@ -472,7 +472,8 @@ impl Leader {
             feature::check_spoken(feature::of_change(&entry.op), feature::OLDEST_PROTOCOL)?;
         }
         let is_later = matches!(entry.op, MetaOp::CreateAs { .. } | MetaOp::Remove { .. });
-        self.told_later.fetch_add(u64::from(is_later), Ordering::SeqCst);
+        let is_object = matches!(entry.op, MetaOp::NewObjectAs { .. });
+        self.told_later.fetch_add(u64::from(is_later || is_object), Ordering::SeqCst);
         if is_later && self.refuses_later.load(Ordering::SeqCst) {
             return Err(strake_proto::ErrorKind::Exists.into());
         }

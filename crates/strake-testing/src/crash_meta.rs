@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use strake_env::sync::Mutex;
 use strake_meta::MemoryMeta;
-use strake_proto::meta::{MetaEntry, MetaPort, MetaQuery, MetaReply};
+use strake_proto::meta::{MetaEntry, MetaOp, MetaPort, MetaQuery, MetaReply};
 use strake_proto::{Error, ErrorKind, Result};
 
 /// Metadata whose entries are lost in a crash unless they were synced.
@@ -40,6 +40,12 @@ impl CrashMeta {
     /// Refuses all changes from now on, until the next crash.
     pub fn freeze(&self) {
         self.frozen.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a change of which this is true is durable.
+    pub fn is_durable(&self, wanted: impl Fn(&MetaOp) -> bool) -> bool {
+        let log = self.log.lock();
+        log.0[..log.1].iter().any(|entry| wanted(&entry.op))
     }
 
     fn check_power(&self) -> Result<()> {

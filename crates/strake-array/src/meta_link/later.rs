@@ -5,8 +5,8 @@
 //! ([`MetaPort::apply_all`]).
 //!
 //! **Order.** They are sent in the order in which they were made. Everything else that goes to the
-//! metadata waits until they are applied ([`Later::settle`]). So nobody sees the metadata without
-//! them: not this client, and no other one either, since a token is given up only after a sync
+//! metadata waits until they are applied ([`Later::settle`]), or goes behind them in the same
+//! message ([`Later::ask`]). So nobody sees the metadata without them: not this client, and no other one either, since a token is given up only after a sync
 //! (R19).
 //!
 //! **A refusal** cannot come, as the metadata has reserved what is needed. If it comes all the
@@ -23,7 +23,7 @@ use std::time::Duration;
 use strake_env::Clock;
 use strake_env::sync::{Condvar, Mutex, MutexGuard};
 use strake_env::thread::{Builder, JoinHandle};
-use strake_observe::Observe;
+use strake_observe::{Observe, WaitGuard};
 use strake_proto::meta::{MetaEntry, MetaPort, MetaReply};
 use strake_proto::{Error, ErrorKind, Ino, Result};
 use tracing::error;
@@ -39,20 +39,32 @@ const WAIT_MAX: Duration = Duration::from_secs(300);
 /// A change that could not be applied is tried again after that time.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A change and the answer that it will get.
+/// A change in the line.
 struct Change {
     number: u64,
     since: Duration,
     entry: MetaEntry,
-    expected: MetaReply,
+    outcome: Outcome,
     /// It was sent before, and perhaps applied.
     is_repeated: bool,
 }
+
+/// The answer to a change.
+enum Outcome {
+    /// It will be this one. A program was told so.
+    Told(MetaReply),
+    /// Somebody waits for it, and finds it here.
+    Asked(Answer),
+}
+
+type Answer = Arc<Mutex<Option<Result<MetaReply>>>>;
 
 #[derive(Default)]
 struct State {
     /// Changes that are not applied yet, in their order.
     open: VecDeque<Change>,
+    /// How many of the first ones are being sent.
+    sending: usize,
     /// The number of the newest change.
     last: u64,
     /// The number of the newest change that somebody waits for.
@@ -87,8 +99,24 @@ impl State {
         let (mut left, mut is_first) = (VecDeque::new(), true);
         let tried: Vec<Change> = self.open.drain(..results.len()).collect();
         for (mut change, result) in tried.into_iter().zip(results) {
+            let expected = match &change.outcome {
+                Outcome::Told(expected) => expected,
+                Outcome::Asked(answer) => {
+                    let has_waited = !is_first && matches!(&result, Err(error) if is_busy(error));
+                    match &self.failure {
+                        // It has only waited for a change before it.
+                        Some(failure) => *answer.lock() = Some(Err(failure.clone())),
+                        None if has_waited => left.push_back(change),
+                        None => {
+                            is_first &= result.is_ok();
+                            *answer.lock() = Some(result);
+                        }
+                    }
+                    continue;
+                }
+            };
             let error = match result {
-                Ok(reply) if reply == change.expected => continue,
+                Ok(reply) if reply == *expected => continue,
                 Ok(MetaReply::Removed(None)) if change.is_repeated => continue,
                 Ok(reply) => Error::new(ErrorKind::Internal, format!("its outcome is {reply:?}")),
                 Err(error) => error,
@@ -112,6 +140,10 @@ impl State {
         left.append(&mut self.open);
         self.open = left;
     }
+}
+
+fn is_busy(error: &Error) -> bool {
+    error.kind() == ErrorKind::Busy
 }
 
 /// Whether a change that was refused for that reason may be taken later.
@@ -153,7 +185,7 @@ impl Later {
     /// If too many are open, earlier ones cannot be applied, or there is no thread. The change is
     /// not taken then.
     pub(super) fn push(&self, entry: MetaEntry, expected: MetaReply) -> Result<()> {
-        let shared = &*self.0;
+        let shared = &self.0;
         let mut state = shared.state.lock();
         if state.open.len() >= OPEN_MAX {
             return Err(ErrorKind::Busy.into());
@@ -162,20 +194,44 @@ impl Later {
             return Err(error.clone());
         }
         if state.thread.is_none() {
-            let shared = Arc::clone(&self.0);
+            let shared = Arc::clone(shared);
             let thread = Builder::new().name("later changes".into()).spawn(move || shared.send());
             state.thread = Some(thread.map_err(|error| {
                 Error::new(ErrorKind::NoMemory, format!("no more threads: {error}"))
             })?);
         }
-        state.last += 1;
-        let (number, since) = (state.last, shared.clock.monotonic());
-        state.open.push_back(Change { number, since, entry, expected, is_repeated: false });
-        shared.count.store(state.open.len() as u64, Ordering::Release);
+        shared.append(&mut state, entry, Outcome::Told(expected));
         if state.open.len() == 1 || state.open.len() == TOGETHER {
             shared.work.notify_one();
         }
         Ok(())
+    }
+
+    /// Makes a change behind those that are open, with the same message. `None` if none is open:
+    /// the caller makes the change itself.
+    ///
+    /// # Errors
+    /// Inside: the change's; as [`Later::settle`] if an earlier one cannot be applied. This one is
+    /// not made then.
+    pub(super) fn ask(&self, entry: &MetaEntry) -> Option<Result<MetaReply>> {
+        let shared = &*self.0;
+        if shared.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut state = shared.state.lock();
+        if let Err(error) = shared.tell_loss(&mut state) {
+            return Some(Err(error));
+        }
+        if let Some(error) = &state.failure {
+            return Some(Err(error.clone()));
+        }
+        if state.open.is_empty() {
+            return None;
+        }
+        let answer = Answer::default();
+        let outcome = Outcome::Asked(Arc::clone(&answer));
+        let number = shared.append(&mut state, entry.clone(), outcome);
+        Some(shared.await_answer(state, number, &answer))
     }
 
     /// Waits until all changes that were taken so far are applied.
@@ -219,33 +275,89 @@ impl Drop for Later {
 }
 
 impl Shared {
+    /// Puts a change at the end of the line. Returns its number.
+    fn append(&self, state: &mut State, entry: MetaEntry, outcome: Outcome) -> u64 {
+        state.last += 1;
+        let (number, since) = (state.last, self.clock.monotonic());
+        state.open.push_back(Change { number, since, entry, outcome, is_repeated: false });
+        self.count.store(state.open.len() as u64, Ordering::Release);
+        number
+    }
+
+    /// A loss is told once.
+    fn tell_loss(&self, state: &mut State) -> Result<()> {
+        let Some(error) = state.loss.take() else { return Ok(()) };
+        self.count.store(state.open.len() as u64, Ordering::Release);
+        Err(error)
+    }
+
     /// Waits until the changes so far are applied.
     fn wait(&self, mut state: MutexGuard<'_, State>) -> Result<()> {
         let (upto, mut wait) = (state.last, None);
         let end = self.clock.monotonic() + WAIT_MAX;
         loop {
-            if let Some(error) = state.loss.take() {
-                self.count.store(state.open.len() as u64, Ordering::Release);
-                return Err(error);
-            }
+            self.tell_loss(&mut state)?;
             if state.is_applied(upto) {
                 return Ok(());
             }
             if let Some(error) = &state.failure {
                 return Err(error.clone());
             }
-            if state.wanted < upto {
-                state.wanted = upto;
-                self.work.notify_one();
-            }
-            wait.get_or_insert_with(|| self.observe.waiters.enter("earlier changes of names", ""));
-            let now = self.clock.monotonic();
-            if now >= end {
-                let detail = "earlier changes of names do not end: see `strake diag waiters`";
-                return Err(Error::new(ErrorKind::TimedOut, detail));
-            }
-            self.moved.wait_for(&mut state, end - now);
+            self.wait_more(&mut state, upto, end, &mut wait)?;
         }
+    }
+
+    /// Waits for the answer to a change in the line.
+    fn await_answer(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        number: u64,
+        answer: &Answer,
+    ) -> Result<MetaReply> {
+        let mut wait = None;
+        let end = self.clock.monotonic() + WAIT_MAX;
+        loop {
+            if let Some(result) = answer.lock().take() {
+                return result;
+            }
+            let at = state.open.iter().position(|change| change.number == number);
+            // What is being sent gets its answer.
+            let may_leave = at.filter(|at| *at >= state.sending);
+            let failed = match (&state.failure, may_leave) {
+                (Some(error), Some(_)) => Err(error.clone()),
+                _ => self.wait_more(&mut state, number, end, &mut wait),
+            };
+            if let Err(error) = failed {
+                // It is not made later, unless it is on its way.
+                if let Some(at) = may_leave {
+                    state.open.remove(at);
+                    self.count.store(state.open.len() as u64, Ordering::Release);
+                }
+                return Err(error);
+            }
+        }
+    }
+
+    /// Waits until something changes for the changes up to a number, which somebody wants.
+    fn wait_more<'a>(
+        &'a self,
+        state: &mut MutexGuard<'_, State>,
+        upto: u64,
+        end: Duration,
+        wait: &mut Option<WaitGuard<'a>>,
+    ) -> Result<()> {
+        if state.wanted < upto {
+            state.wanted = upto;
+            self.work.notify_one();
+        }
+        wait.get_or_insert_with(|| self.observe.waiters.enter("earlier changes of names", ""));
+        let now = self.clock.monotonic();
+        if now >= end {
+            let detail = "earlier changes of names do not end: see `strake diag waiters`";
+            return Err(Error::new(ErrorKind::TimedOut, detail));
+        }
+        self.moved.wait_for(state, end - now);
+        Ok(())
     }
 
     /// The thread that sends.
@@ -265,12 +377,14 @@ impl Shared {
                 Some(_) => {
                     let first = state.open.iter().take(TOGETHER);
                     let entries: Vec<MetaEntry> = first.map(|it| it.entry.clone()).collect();
+                    state.sending = entries.len();
                     drop(state);
                     let begun = self.observe.trace.begin();
                     let results = self.port.apply_all(&entries);
                     let failed = results.iter().any(Result::is_err);
                     self.observe.trace.end(begun, "metadata changes", 0, None, failed);
                     state = self.state.lock();
+                    state.sending = 0;
                     state.take_in(results);
                     let pause = if state.failure.is_some() { AGAIN } else { Duration::ZERO };
                     not_before = self.clock.monotonic() + pause;

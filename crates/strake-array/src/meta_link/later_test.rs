@@ -106,6 +106,75 @@ fn nobody_goes_on_before_the_changes_of_all_threads_that_came_before_are_applied
     (0..4).for_each(|thread| assert!(of(thread).is_sorted() && of(thread).count() == 200));
 }
 
+/// Threads that tell changes later and threads that wait for theirs, of which some are refused.
+#[test]
+fn a_change_that_somebody_waits_for_goes_behind_those_before_it_and_holds_up_none_after_it() {
+    let notes = Arc::<Notes>::default();
+    let later = later(&notes);
+    assert!(later.ask(&entry(-1)).is_none(), "nothing is open");
+    let (asked, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    strake_env::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (later, notes, asked, refused) = (&later, &notes, &asked, &refused);
+            scope.spawn(move || {
+                for at in 0..300 {
+                    let number = thread * 1000 + at;
+                    if number % 3 > 0 {
+                        push(later, number).expect("taken");
+                        continue;
+                    }
+                    if number % 2 == 0 {
+                        *notes.refused.lock() = Some((number, ErrorKind::NotEmpty));
+                    }
+                    let result = match later.ask(&entry(number)) {
+                        Some(result) => {
+                            asked.fetch_add(1, Ordering::Relaxed);
+                            result
+                        }
+                        None => notes.apply(&entry(number)),
+                    };
+                    match result {
+                        Ok(reply) => assert_eq!(reply, outcome(number)),
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::NotEmpty, "{error}");
+                            refused.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    let applied = notes.applied.lock();
+                    let own = (thread * 1000..number).filter(|before| before % 3 > 0);
+                    own.for_each(|before| assert!(applied.contains(&before), "{before}"));
+                }
+            });
+        }
+    });
+    later.settle().expect("applied");
+    assert_eq!(later.lost(), 0);
+    let applied = notes.applied.lock();
+    let (asked, refused) = (asked.into_inner(), refused.into_inner());
+    assert_eq!(applied.len() as u64 + refused, 1200, "each once");
+    assert!(asked > 100 && refused > 20, "{asked} asked, {refused} refused");
+    let of = |thread| applied.iter().copied().filter(move |number| number / 1000 == thread);
+    (0..4).for_each(|thread| assert!(of(thread).is_sorted()));
+}
+
+#[test]
+fn a_change_that_somebody_waits_for_is_not_made_behind_one_that_finds_no_space() {
+    let notes = Arc::<Notes>::default();
+    let later = later(&notes);
+    *notes.refused.lock() = Some((1, ErrorKind::NoSpace));
+    push(&later, 1).expect("taken");
+    let error = later.ask(&entry(2)).expect("one is open").expect_err("no space");
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    let error = later.ask(&entry(3)).expect("one is open").expect_err("no space");
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    *notes.refused.lock() = None;
+    while later.settle().is_err() {
+        strake_env::thread::yield_now();
+    }
+    assert!(later.ask(&entry(4)).is_none());
+    assert_eq!(*notes.applied.lock(), [1]);
+}
+
 #[test]
 fn a_change_that_finds_no_space_stays_and_is_applied_once_there_is_some() {
     let notes = Arc::<Notes>::default();

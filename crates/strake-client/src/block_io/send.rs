@@ -146,17 +146,17 @@ fn send_block(
 ) -> Result<Sending> {
     let content = durable_content(mount, file)?;
     let data = block.data.write();
-    match Leaving::prepare(mount, (inode, file, block), attempt, content, data)? {
-        Ok(leaving) => {
-            let sent = send_bytes(&leaving);
-            leaving.finish(sent)
+    match Outgoing::prepare(mount, (inode, file, block), attempt, content, data)? {
+        Ok(outgoing) => {
+            let sent = send_bytes(&outgoing);
+            outgoing.finish(sent)
         }
         Err(reason) => Ok(reason),
     }
 }
 
 /// A block that is being sent. It is pinned, and its lock is held shared.
-pub(super) struct Leaving<'a> {
+pub(super) struct Outgoing<'a> {
     mount: &'a Mount,
     inode: &'a Arc<InodeState>,
     file: &'a Arc<FileState>,
@@ -178,7 +178,7 @@ pub(super) struct Leaving<'a> {
     restarts: u64,
 }
 
-impl<'a> Leaving<'a> {
+impl<'a> Outgoing<'a> {
     /// Makes a block ready to be sent, if it is dirty. `Err` inside says why it is not sent now.
     pub(super) fn prepare(
         mount: &'a Mount,
@@ -186,7 +186,7 @@ impl<'a> Leaving<'a> {
         attempt: &Attempt,
         content: WatchedReadGuard<'a, Content>,
         mut data: WatchedWriteGuard<'a, BlockData>,
-    ) -> Result<std::result::Result<Leaving<'a>, Sending>> {
+    ) -> Result<std::result::Result<Outgoing<'a>, Sending>> {
         let Content::Object(layout) = *content else { return Ok(Err(Sending::Done)) };
         if let Some(reason) = why_not_sent(block, &data, attempt.since) {
             return Ok(Err(reason));
@@ -212,7 +212,7 @@ impl<'a> Leaving<'a> {
 
         let data = data.downgrade_to_upgradable();
         let restarts = mount.array.io.nsds().restarts();
-        Ok(Ok(Leaving {
+        Ok(Ok(Outgoing {
             mount,
             inode,
             file,
@@ -234,7 +234,7 @@ impl<'a> Leaving<'a> {
 
     /// Takes note of what became of it: it is accepted, or dirty again.
     pub(super) fn finish(self, sent: Result<Patched>) -> Result<Sending> {
-        let Leaving { mount, inode, file, block, layout, .. } = self;
+        let Outgoing { mount, inode, file, block, layout, .. } = self;
         match sent {
             Ok(Patched::Accepted(written)) => {
                 let length = self.data.length;
@@ -351,11 +351,11 @@ fn patch_bytes(layout: &ObjectLayout, data: &BlockData) -> u64 {
 }
 
 /// Sends a complete block, or its changed units as a patch of its base.
-fn send_bytes(leaving: &Leaving<'_>) -> Result<Patched> {
-    let (mount, layout, data) = (leaving.mount, &leaving.layout, &leaving.data);
+fn send_bytes(outgoing: &Outgoing<'_>) -> Result<Patched> {
+    let (mount, layout, data) = (outgoing.mount, &outgoing.layout, &outgoing.data);
     let io = &mount.array.io;
-    let Some(base) = leaving.base else {
-        let SmallBlock { block, block_bytes, bytes, stable, .. } = leaving.whole();
+    let Some(base) = outgoing.base else {
+        let SmallBlock { block, block_bytes, bytes, stable, .. } = outgoing.whole();
         let start = mount.timings.block_write.begin();
         let sent = io.write_block(layout, block, block_bytes, bytes, stable);
         mount.timings.block_write.end(start, bytes.len() as u64, sent.is_ok());
@@ -364,10 +364,10 @@ fn send_bytes(leaving: &Leaving<'_>) -> Result<Patched> {
     let buffer = data.buffer.as_ref().expect("invariant: what is dirty has a buffer");
     let bytes = |unit: usize| &buffer[unit * UNIT_BYTES..(unit + 1) * UNIT_BYTES];
     let units: Vec<(u32, &[u8])> =
-        leaving.taken.changed.units.iter().map(|unit| (unit as u32, bytes(unit))).collect();
+        outgoing.taken.changed.units.iter().map(|unit| (unit as u32, bytes(unit))).collect();
     let start = mount.timings.block_patch.begin();
     let patch = Patch { base, block_bytes: data.length, units: &units };
-    let sent = io.patch_block(layout, BlockIndex(leaving.block.index), &patch);
+    let sent = io.patch_block(layout, BlockIndex(outgoing.block.index), &patch);
     let is_accepted = matches!(sent, Ok(Patched::Accepted(_)));
     mount.timings.block_patch.end(start, (units.len() * UNIT_BYTES) as u64, is_accepted);
     sent

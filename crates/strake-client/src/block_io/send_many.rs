@@ -5,7 +5,7 @@
 //! is not simple: blocks that are stored already, that somebody is at work on, or for which
 //! something has to be read or made durable first. What fails here is dirty as before.
 
-use super::send::{Attempt, Leaving};
+use super::send::{Attempt, Outgoing};
 use crate::inode::core::InodeState;
 use crate::memory::block::{Block, BlockData};
 use crate::memory::file::FileState;
@@ -33,7 +33,7 @@ impl Small {
 
     /// Makes the block ready to be sent, if that is simple. It waits for no lock, because others
     /// may hold one of them and wait for one that is held here.
-    fn prepare<'a>(&'a self, mount: &'a Mount) -> Option<Leaving<'a>> {
+    fn prepare<'a>(&'a self, mount: &'a Mount) -> Option<Outgoing<'a>> {
         let Small { inode, file, block } = self;
         let content = file.content.try_read()?;
         if !mount.array.meta.is_durable(file.barrier.load(Ordering::Acquire)) {
@@ -44,7 +44,7 @@ impl Small {
             return None;
         }
         let attempt = Attempt::default();
-        Leaving::prepare(mount, (inode, file, block), &attempt, content, data).ok()?.ok()
+        Outgoing::prepare(mount, (inode, file, block), &attempt, content, data).ok()?.ok()
     }
 }
 
@@ -62,8 +62,8 @@ pub(crate) fn send_together(mount: &Mount, blocks: &[Small]) -> u64 {
     if !barrier.is_none_or(is_durable) && mount.array.meta.sync().is_err() {
         return 0;
     }
-    let leaving: Vec<Leaving<'_>> = blocks.iter().filter_map(|it| it.prepare(mount)).collect();
-    let whole: Vec<SmallBlock<'_>> = leaving.iter().map(Leaving::whole).collect();
+    let outgoing: Vec<Outgoing<'_>> = blocks.iter().filter_map(|it| it.prepare(mount)).collect();
+    let whole: Vec<SmallBlock<'_>> = outgoing.iter().map(Outgoing::whole).collect();
     let begin = |_: &SmallBlock<'_>| mount.timings.block_write.begin();
     let starts: Vec<_> = whole.iter().map(begin).collect();
     let sent = mount.array.io.write_blocks(&whole);
@@ -72,9 +72,9 @@ pub(crate) fn send_together(mount: &Mount, blocks: &[Small]) -> u64 {
     }
     let accepted = whole.iter().zip(&sent).filter(|(_, sent)| sent.is_ok());
     let bytes = accepted.map(|(block, _)| u64::from(block.block_bytes)).sum();
-    for (leaving, sent) in leaving.into_iter().zip(sent) {
+    for (outgoing, sent) in outgoing.into_iter().zip(sent) {
         // After an error the block is sent by itself, and the error counts if there is one again.
-        let _ = leaving.finish(sent.map(Patched::Accepted));
+        let _ = outgoing.finish(sent.map(Patched::Accepted));
     }
     bytes
 }

@@ -247,7 +247,7 @@ impl Of<'_> {
             mount.array.room.claim(Claim::default(), room)?;
             mount.array.room.release(room);
         }
-        let layout = new_object(mount, self.inode.ino)?;
+        let layout = new_object(mount, self.inode)?;
         self.file.barrier.store(mount.array.meta.changes(), Ordering::Release);
         self.file.moves.fetch_add(1, Ordering::AcqRel);
         self.file.linked.store(false, Ordering::Release);
