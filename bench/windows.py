@@ -4,9 +4,15 @@ Runs one after the other differ by some 5 %, which hides a cost of 2 %. Here a r
 cut into windows. That is no less noisy with some 50 times four windows, but does not depend on what
 lies between two runs. In each four windows the trace is off, on, on and off, so that what drifts evenly
 during these does not count. The operations of a window are counted by the daemon.
+
+Rates depend on much else: what the disks do, and other guests of the host. So a second row has the
+processor time for an operation of the threads that answer requests, as the kernel counts it. These
+threads note the events of a trace.
 """
 
 import math
+import pathlib
+import re
 import subprocess
 import time
 import urllib.request
@@ -25,6 +31,26 @@ RUNS = {
 STEPS = {"create": "fuse_create", "read": "fuse_read", "remove": "fuse_unlink"}
 
 
+def answering(data):
+    """The threads of the daemon on this folder that answer requests."""
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if b"daemon" in words and str(data).encode() in b" ".join(words):
+                threads = [(thread, (thread / "comm").read_text()) for thread in (process / "task").iterdir()]
+                found = [thread for thread, name in threads if re.fullmatch(r"fuse-\d+\n", name)]
+                if found:
+                    return found
+        except OSError:
+            continue  # it has ended
+    raise RuntimeError(f"no daemon answers requests for {data}")
+
+
+def spent(threads):
+    """The seconds that these threads were on a processor."""
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
 def counts():
     """The time, and how many requests of each step there were so far."""
     with urllib.request.urlopen(f"http://{ADDRESS}/metrics") as answer:
@@ -37,23 +63,26 @@ def counts():
     return now, found
 
 
-def window(contender, traced):
-    """The step that went on, if it was one alone, and its operations in a second."""
+def window(contender, threads, traced):
+    """The step that went on, if it was one alone, its operations in a second, and what each costs, in µs."""
     if contender.traced != traced:
         contender.switch(traced)
     time.sleep(SETTLE_SECONDS)
-    start, before = counts()
+    (start, before), spent_before = counts(), spent(threads)
     time.sleep(WINDOW_SECONDS)
-    end, after = counts()
+    (end, after), spent_after = counts(), spent(threads)
     done = {step: after[step] - before[step] for step in STEPS}
     # Each file that is read is created and removed in other steps.
     steps = [step for step in STEPS if done[step] > 0]
-    return (steps[0], done[steps[0]] / (end - start)) if len(steps) == 1 else (None, 0)
+    if len(steps) != 1:
+        return None, 0, 0
+    count = done[steps[0]]
+    return steps[0], count / (end - start), (spent_after - spent_before) / count * 1e6
 
 
 def measure(contender, cycles, add):
     """Calls `add` with the number, "on" or "off", the row, its figure and unit of each four windows."""
-    number = 0
+    number, threads = 0, answering(contender.data)
     for cycle in range(1, cycles + 1):
         for name, words in RUNS.items():
             print(f"observe: windows {cycle} of {cycles}: {name}", flush=True)
@@ -61,17 +90,18 @@ def measure(contender, cycles, add):
                                     *words], stdout=subprocess.DEVNULL)
             four = []
             while run.poll() is None:
-                step, rate = window(contender, PATTERN[len(four)])
+                found = window(contender, threads, PATTERN[len(four)])
+                step = found[0]
                 if step is None or four and four[0][0] != step:
                     four = []
                     continue
-                four.append((step, rate))
+                four.append(found)
                 if len(four) == len(PATTERN):
                     number += 1
-                    rates = [math.log(rate) for _, rate in four]
                     for which, parts in (("off", (0, 3)), ("on", (1, 2))):
-                        mean = math.exp(sum(rates[at] for at in parts) / len(parts))
-                        add(number, which, f"md {name} {step}", mean, "/s")
+                        for at, row, unit in ((1, "", "/s"), (2, ", processor", "µs")):
+                            logs = [math.log(four[part][at]) for part in parts]
+                            add(number, which, f"md {name} {step}{row}", math.exp(sum(logs) / len(logs)), unit)
                     four = []
             if run.returncode:
                 raise subprocess.CalledProcessError(run.returncode, run.args)

@@ -6,8 +6,8 @@
 //!
 //! **Order.** They are sent in the order in which they were made. Everything else that goes to the
 //! metadata waits until they are applied ([`Later::settle`]), or goes behind them in the same
-//! message ([`Later::ask`]). So nobody sees the metadata without them: not this client, and no other one either, since a token is given up only after a sync
-//! (R19).
+//! message ([`Later::ask`]). So nobody sees the metadata without them: not this client, and no
+//! other one either, since a token is given up only after a sync (R19).
 //!
 //! **A refusal** cannot come, as the metadata has reserved what is needed. If it comes all the
 //! same, the change stays first in the line as long as waiting may help, and whoever settles gets
