@@ -3,12 +3,15 @@
 use crate::coherence_test::{File, World, seed};
 use crate::emptied_test::{at_work, await_deletion, await_up, ended, made, made_in, verify_alone};
 use crate::testing::{Crew, Rig};
+use crate::vfs::Vfs;
+use crate::vfs::vfs_test::{create, pattern, write};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use strake_env::sync::Mutex;
 use strake_env::thread;
 use strake_manager::Deletion;
 use strake_proto::layout::NsdAvailability;
-use strake_proto::{ErrorKind, NsdId, SlotIndex};
+use strake_proto::{Caller, ErrorKind, Ino, NsdId, SlotIndex};
 
 /// Gives the last NSD a slot.
 fn add(world: &World, crew: &Crew) -> SlotIndex {
@@ -58,6 +61,33 @@ fn an_nsd_is_added_while_all_mounts_write_and_gets_strips_of_new_files() {
         }
         verify(world, crew, files);
     }
+}
+
+/// Mounts place new files by themselves, by the pool map that they know.
+#[test]
+fn a_suspended_nsd_gets_new_files_of_no_mount() {
+    let (world, crew) = World::with_crew("2x", 4);
+    let files = made(&world, 3);
+    let held = || world.rig.nsds[1].strips();
+    let make = |mount: usize, name: String| {
+        let mount = &world.mounts[mount];
+        // As a kernel does. The mount knows then that it may make the file by itself.
+        assert!(mount.lookup(&Caller::ROOT, Ino::ROOT, name.as_bytes()).is_err());
+        let (_, handle) = create(mount, &name);
+        write(mount, handle, 0, &pattern(9000, 1));
+        mount.release(handle);
+        mount.sync().expect("synced");
+    };
+    for (round, is_left_out) in [false, true, false].into_iter().enumerate() {
+        crew.manager.set_suspended(NsdId(2), is_left_out).expect("set");
+        for mount in 0..world.mounts.len() {
+            let before = held();
+            (0..8).for_each(|at| make(mount, format!("n{round}-{mount}-{at}")));
+            assert_eq!(held() == before, is_left_out, "{} strips instead of {before}", held());
+        }
+    }
+    assert!(world.leader.told_later.load(Ordering::SeqCst) > 100, "names and objects");
+    verify(world, crew, files);
 }
 
 /// Regression: where the server of a new NSD did not answer at once, the manager called the NSD

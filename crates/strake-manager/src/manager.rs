@@ -133,13 +133,18 @@ impl Manager {
         self.check_idle()?;
         let nsds = self.repair.array.io.nsds();
         nsds.add(nsd, failure_group, port)?;
-        if let Some(clients) = &self.repair.clients
-            && let Err(error) = clients.have_placed(nsds.client())
-        {
-            // They follow when they meet a file that lies there.
-            warn!(target: "disks", "NSD {nsd} is added: {error}");
-        }
+        self.have_clients_follow(&format!("NSD {nsd} is added"));
         Ok(())
+    }
+
+    /// Has all clients place new files by the pool map as it is now, and waits until they do. One
+    /// that does not follow in time is told again, and places new files as before meanwhile.
+    fn have_clients_follow(&self, what: &str) {
+        if let Some(clients) = &self.repair.clients
+            && let Err(error) = clients.have_placed(self.repair.array.io.nsds().client())
+        {
+            warn!(target: "disks", "{what}: {error}");
+        }
     }
 
     /// Refuses while a disk is being replaced or deleted, or files are being moved.
@@ -283,6 +288,7 @@ impl Manager {
         }
         let status = if suspended { NsdStatus::Suspended } else { NsdStatus::Ready };
         nsds.set_status(slot, status)?;
+        self.have_clients_follow(&format!("NSD {nsd} is {status:?}"));
         Ok(nsds.is_left_out(slot) == suspended)
     }
 
