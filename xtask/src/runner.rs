@@ -3,9 +3,9 @@
 //! something was skipped. The lines about failures are repeated before it.
 //!
 //! The steps of `make check` run one after the other, because each of them uses all processors. The
-//! suites wait for leases, timeouts and disks a good part of the time, so one more of them runs side
-//! by side than the machine has processors, up to `LANES_MAX`. Each has a directory, addresses and ports of
-//! its own. Their lines begin with the suite's name.
+//! suites wait for leases, timeouts and disks a good part of the time, so one more of them runs
+//! side by side than the machine has processors, up to `LANES_MAX`. Each has a directory, addresses
+//! and ports of its own. Their lines begin with the suite's name.
 //!
 //! A step that prints no tally counts as one test, which passed if the exit code is 0. A step with
 //! another exit code counts as at least one failure, whatever it printed.

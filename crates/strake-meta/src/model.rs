@@ -283,6 +283,14 @@ impl Model {
         self.inode_reply(ino)
     }
 
+    fn delete_beyond(&mut self, ino: Ino, from: BlockIndex, version: Version) -> Answer {
+        self.regular(ino)?;
+        for layout in self.objects(ino) {
+            self.queue(layout, (from, BlockIndex::END), version, false);
+        }
+        self.inode_reply(ino)
+    }
+
     /// The operations on an inode, whatever its names are.
     fn dispatch_inode(&mut self, op: &MetaOp) -> Answer {
         match op {
@@ -313,11 +321,7 @@ impl Model {
                 self.inode_reply(*ino)
             }
             MetaOp::DeleteBeyond { ino, from, version } => {
-                self.regular(*ino)?;
-                for layout in self.objects(*ino) {
-                    self.queue(layout, (*from, BlockIndex::END), *version, false);
-                }
-                self.inode_reply(*ino)
+                self.delete_beyond(*ino, *from, *version)
             }
             MetaOp::RangeApplied { id, nsds } => {
                 if let Some(range) = self.pending.get_mut(id) {

@@ -280,6 +280,20 @@ impl Inner {
         covering.map(|one| one.3).max().unwrap_or(Version::NONE)
     }
 
+    /// Writes a strip. The NSD may be started anew afterwards.
+    fn write_or_restart(
+        &mut self,
+        key: &StripKey,
+        header: &StripHeader,
+        checksums: &[u32],
+        how: (bool, Version),
+        bytes: &[u8],
+    ) -> Result<NsdReply> {
+        let reply = self.write(key, header, checksums, how, bytes, bytes.len() as u64);
+        self.restart_if_due();
+        reply
+    }
+
     /// Writes strips one by one, each as if it were alone.
     fn write_many(&mut self, strips: &[SmallStrip], copy: bool, send: &[u8]) -> Result<NsdReply> {
         assert!((1..=STRIPS_MAX).contains(&strips.len()));
@@ -290,9 +304,7 @@ impl Inner {
             rest = others;
             assert!((1..=SMALL_STRIP_UNITS_MAX).contains(&strip.checksums.len()));
             let SmallStrip { key, header, checksums, stable } = strip;
-            let own = bytes.len() as u64;
-            reply = self.write(key, header, checksums, (copy, *stable), bytes, own);
-            self.restart_if_due();
+            reply = self.write_or_restart(key, header, checksums, (copy, *stable), bytes);
             if reply.is_err() {
                 break;
             }
@@ -635,10 +647,8 @@ impl MemoryNsd {
         }
         match request {
             NsdRequest::Write { key, header, checksums, copy, stable } => {
-                let (own, how) = (send.len() as u64, (*copy, *stable));
-                let reply = inner.write(key, header, checksums, how, send, own);
-                inner.restart_if_due();
-                reply
+                let how = (*copy, *stable);
+                inner.write_or_restart(key, header, checksums, how, send)
             }
             NsdRequest::WriteMany { strips, copy } => inner.write_many(strips, *copy, send),
             NsdRequest::Patch { key, header, base, units, checksums, stable } => {

@@ -47,7 +47,8 @@ struct Planned<'a> {
 type ForSlot = (SlotIndex, Vec<(usize, usize)>);
 
 impl StripeIo {
-    /// Writes blocks, at most [`STRIPS_MAX`]. Returns for each what [`StripeIo::write_block`] would.
+    /// Writes blocks, at most [`STRIPS_MAX`]. Returns for each what [`StripeIo::write_block`]
+    /// would.
     ///
     /// # Errors
     /// As [`StripeIo::write_block`], and `Retry` for a block that cannot be written with others

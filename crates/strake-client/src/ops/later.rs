@@ -37,7 +37,8 @@ fn is_understood(mount: &Mount) -> Result<bool> {
     Ok(mount.reserved.is_understood())
 }
 
-/// Reserves inode numbers. Those that come without a token are of no use: the leader has just changed.
+/// Reserves inode numbers. Those that come without a token are of no use: the leader has just
+/// changed.
 fn reserve(mount: &Mount, count: u32) -> Result<VecDeque<Ino>> {
     let making = mount.tokens.as_ref().map(|tokens| tokens.make());
     let reply = mount.array.meta.apply(MetaOp::ReserveInodes { count })?;
