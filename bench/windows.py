@@ -5,7 +5,7 @@ cut into windows. That is no less noisy with some 50 times four windows, but doe
 lies between two runs. In each four windows the trace is off, on, on and off, so that what drifts evenly
 during these does not count. The operations of a window are counted by the daemon.
 
-Rates depend on much else: what the disks do, and other guests of the host. So a second row has the
+Rates depend on much else: on the disks, and on other guests of the host. So a second row has the
 processor time for an operation of the threads that answer requests, as the kernel counts it. These
 threads note the events of a trace.
 """

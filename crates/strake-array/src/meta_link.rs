@@ -240,8 +240,8 @@ impl MetaLink {
     }
 }
 
-/// Whether a change goes behind those that are told later, with the same message. What has bytes of
-/// files with it may be long.
+/// Whether a change goes behind those that are told later, with the same message. A change that
+/// brings bytes of a file may be long.
 fn is_short(op: &MetaOp) -> bool {
     use MetaOp as It;
     matches!(

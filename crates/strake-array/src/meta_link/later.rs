@@ -321,7 +321,7 @@ impl Shared {
                 return result;
             }
             let at = state.open.iter().position(|change| change.number == number);
-            // What is being sent gets its answer.
+            // A change that is being sent gets its answer.
             let may_leave = at.filter(|at| *at >= state.sending);
             let failed = match (&state.failure, may_leave) {
                 (Some(error), Some(_)) => Err(error.clone()),

@@ -1,9 +1,9 @@
 //! Sends small blocks of several files together: an NSD gets its strips of all of them in one
 //! request.
 //!
-//! This comes before each of them is sent by itself ([`super::send`]). So it leaves out all that
-//! is not simple: blocks that are stored already, that somebody is at work on, or for which
-//! something has to be read or made durable first. What fails here is dirty as before.
+//! This comes before each of them is sent by itself ([`super::send`]). So it leaves out blocks that
+//! are stored already, that somebody is at work on, or for which something has to be read. A block
+//! that fails here is dirty as before.
 
 use super::send::{Attempt, Outgoing};
 use crate::inode::core::InodeState;

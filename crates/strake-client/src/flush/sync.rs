@@ -127,7 +127,7 @@ fn sync_many(mount: &Mount, inodes: &[Pinned], how: Saving) -> Result<u64> {
     failure.into_inner().map_or(Ok(bytes.into_inner()), Err)
 }
 
-/// Sends small files of these, several at a time. Returns how many bytes that is. What is left is
+/// Sends small files of these, several at a time. Returns how many bytes that is. The rest is
 /// sent file by file.
 fn send_small(mount: &Mount, inodes: &[Pinned]) -> u64 {
     let small = |inode: &Pinned| {

@@ -44,17 +44,13 @@ pub(crate) fn serve(mount: &Mount) {
 /// Sends a block. If it is a small file, the small files behind it in the queue are sent together
 /// with it.
 fn run_with_others(mount: &Mount, job: Job) {
-    // A mount that was declared dead drops the blocks.
-    if mount.hold_lease().is_err() {
-        return;
-    }
     let small = |job: &Job| Small::of(&job.inode, &job.file, job.index);
     let is_small = |job: &Job| small(job).is_some();
     let mut jobs = vec![job];
     if is_small(&jobs[0]) {
         jobs.extend(mount.write_behind.take_while(TOGETHER_MAX - 1, is_small));
     }
-    if jobs.len() > 1 {
+    if jobs.len() > 1 && mount.hold_lease().is_ok() {
         let _cause = cause::take(jobs[0].cause);
         send_together(mount, &jobs.iter().filter_map(small).collect::<Vec<Small>>());
     }
@@ -62,6 +58,10 @@ fn run_with_others(mount: &Mount, job: Job) {
 }
 
 fn run(mount: &Mount, job: Job) {
+    // A mount that was declared dead drops the block.
+    if mount.hold_lease().is_err() {
+        return;
+    }
     let Some(block) = job.file.find_block(job.index) else { return };
     let _cause = cause::take(job.cause);
     // If the block was sent since, the reason why it was queued is gone. Bytes written after that

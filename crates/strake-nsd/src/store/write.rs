@@ -21,7 +21,7 @@ use strake_stripe::ChecksumSeed;
 /// A write waits for freed space this many times before the disk counts as full.
 const ALLOCATION_ATTEMPTS: u32 = 8;
 
-// What is written with others has no trailer.
+// A strip that is written with others has no trailer.
 const _: () = assert!(SMALL_STRIP_UNITS_MAX <= INLINE_CHECKSUMS_MAX);
 
 /// A version to be accepted.
