@@ -27,7 +27,10 @@ pub(crate) struct Small {
 impl Small {
     /// A block of a file, if the file is small and the block is in memory.
     pub(crate) fn of(inode: &Arc<InodeState>, file: &Arc<FileState>, index: u64) -> Option<Small> {
-        let block = (file.size() <= SMALL_BLOCK_BYTES as u64).then(|| file.find_block(index))??;
+        if !is_small(file) {
+            return None;
+        }
+        let block = file.find_block(index)?;
         Some(Small { inode: Arc::clone(inode), file: Arc::clone(file), block })
     }
 
@@ -46,6 +49,11 @@ impl Small {
         let attempt = Attempt::default();
         Outgoing::prepare(mount, (inode, file, block), &attempt, content, data).ok()?.ok()
     }
+}
+
+/// Whether the blocks of a file may be sent together with those of others.
+pub(crate) fn is_small(file: &FileState) -> bool {
+    file.size() <= SMALL_BLOCK_BYTES as u64
 }
 
 fn is_simple(data: &BlockData) -> bool {

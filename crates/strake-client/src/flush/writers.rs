@@ -5,7 +5,7 @@
 //! is latched at the inode, and the block stays dirty and is tried again.
 
 use crate::block_io::send::flush_block_with;
-use crate::block_io::send_many::{Small, TOGETHER_MAX, send_together};
+use crate::block_io::send_many::{Small, TOGETHER_MAX, is_small, send_together};
 use crate::inode::core::InodeState;
 use crate::inode::open_table::Pinned;
 use crate::inode::queue::{Job, Next};
@@ -44,14 +44,14 @@ pub(crate) fn serve(mount: &Mount) {
 /// Sends a block. If it is a small file, the small files behind it in the queue are sent together
 /// with it.
 fn run_with_others(mount: &Mount, job: Job) {
-    let small = |job: &Job| Small::of(&job.inode, &job.file, job.index);
-    let is_small = |job: &Job| small(job).is_some();
     let mut jobs = vec![job];
-    if is_small(&jobs[0]) {
-        jobs.extend(mount.write_behind.take_while(TOGETHER_MAX - 1, is_small));
+    if is_small(&jobs[0].file) {
+        let others = mount.write_behind.take_while(TOGETHER_MAX - 1, |job| is_small(&job.file));
+        jobs.extend(others);
     }
     if jobs.len() > 1 && mount.hold_lease().is_ok() {
         let _cause = cause::take(jobs[0].cause);
+        let small = |job: &Job| Small::of(&job.inode, &job.file, job.index);
         send_together(mount, &jobs.iter().filter_map(small).collect::<Vec<Small>>());
     }
     jobs.into_iter().for_each(|job| run(mount, job));
