@@ -490,18 +490,6 @@ impl NsdSet {
         NsdContext { client: self.client, map, ..NsdContext::default() }
     }
 
-    /// The layout that new files get.
-    pub(crate) fn newest_layout(&self) -> Option<LayoutVersion> {
-        self.pool.read().layouts.last().map(|layout| layout.version)
-    }
-
-    /// Whether new files get no strips on `slot`.
-    pub fn is_left_out(&self, slot: SlotIndex) -> bool {
-        let pool = self.pool.read();
-        let last = pool.layouts.last();
-        last.is_some_and(|layout| layout.members.iter().all(|(member, _)| *member != slot))
-    }
-
     /// Takes an NSD that failed out of use.
     pub fn fail(&self, slot: SlotIndex) {
         let _serial = self.noting.lock();

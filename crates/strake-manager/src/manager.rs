@@ -133,18 +133,20 @@ impl Manager {
         self.check_idle()?;
         let nsds = self.repair.array.io.nsds();
         nsds.add(nsd, failure_group, port)?;
-        self.have_clients_follow(&format!("NSD {nsd} is added"));
+        if let Err(error) = self.have_clients_follow() {
+            // They follow when they meet a file that lies there.
+            warn!(target: "disks", "NSD {nsd} is added: {error}");
+        }
         Ok(())
     }
 
-    /// Has all clients place new files by the pool map as it is now, and waits until they do. One
-    /// that does not follow in time is told again, and places new files as before meanwhile.
-    fn have_clients_follow(&self, what: &str) {
-        if let Some(clients) = &self.repair.clients
-            && let Err(error) = clients.have_placed(self.repair.array.io.nsds().client())
-        {
-            warn!(target: "disks", "{what}: {error}");
-        }
+    /// Has all clients place new files by the pool map as it is now, and waits until they do.
+    ///
+    /// # Errors
+    /// `TimedOut` if one does not follow.
+    fn have_clients_follow(&self) -> Result<()> {
+        let own = self.repair.array.io.nsds().client();
+        self.repair.clients.as_ref().map_or(Ok(()), |clients| clients.have_placed(own))
     }
 
     /// Refuses while a disk is being replaced or deleted, or files are being moved.
@@ -277,7 +279,8 @@ impl Manager {
     /// files are placed on it all the same, because too few other NSDs are left for the code.
     ///
     /// # Errors
-    /// `NotFound` for an NSD without a slot; the metadata's.
+    /// `NotFound` for an NSD without a slot; `TimedOut` if a mount does not follow, and may still
+    /// place new files as before; the metadata's.
     pub fn set_suspended(&self, nsd: NsdId, suspended: bool) -> Result<bool> {
         let nsds = self.repair.array.io.nsds();
         let slot = nsds
@@ -288,7 +291,13 @@ impl Manager {
         }
         let status = if suspended { NsdStatus::Suspended } else { NsdStatus::Ready };
         nsds.set_status(slot, status)?;
-        self.have_clients_follow(&format!("NSD {nsd} is {status:?}"));
+        self.have_clients_follow().map_err(|error| {
+            let detail = format!(
+                "the status of NSD {nsd} is changed, but a mount may place new files as before: \
+                 {error}; give the command again"
+            );
+            Error::new(error.kind(), detail)
+        })?;
         Ok(nsds.is_left_out(slot) == suspended)
     }
 

@@ -11,7 +11,7 @@ use super::NsdSet;
 use strake_proto::layout::{NsdAvailability, NsdState, NsdStatus};
 use strake_proto::meta::{Configuration, MetaEntry, MetaOp, MetaQuery, MetaReply};
 use strake_proto::nsd::{NsdPort, NsdReply, NsdRequest};
-use strake_proto::{ErrorKind, NsdId, Result, SlotIndex};
+use strake_proto::{ErrorKind, LayoutVersion, NsdId, Result, SlotIndex};
 use tracing::info;
 
 impl NsdSet {
@@ -71,6 +71,18 @@ impl NsdSet {
         }
         *self.slot(slot).status.lock() = status;
         Ok(())
+    }
+
+    /// The layout that new files get.
+    pub(crate) fn newest_layout(&self) -> Option<LayoutVersion> {
+        self.pool.read().layouts.last().map(|layout| layout.version)
+    }
+
+    /// Whether new files get no strips on `slot`.
+    pub fn is_left_out(&self, slot: SlotIndex) -> bool {
+        let pool = self.pool.read();
+        let last = pool.layouts.last();
+        last.is_some_and(|layout| layout.members.iter().all(|(member, _)| *member != slot))
     }
 
     /// Reads the pool map again.
