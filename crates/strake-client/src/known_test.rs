@@ -224,7 +224,7 @@ fn a_directory_that_another_mount_has_removed_has_no_names() {
     assert_eq!(own.lookup(ROOT, dir, b"a").map(drop).map_err(kind), gone);
     assert_eq!(own.unlink(ROOT, dir, b"a").map_err(kind), gone);
     let (from, to) = ((dir, &b"a"[..]), (Ino::ROOT, &b"b"[..]));
-    assert_eq!(own.rename(ROOT, from, to, RenameMode::Replace).map_err(kind), gone);
+    assert_eq!(own.rename(ROOT, from, to, RenameMode::Replace).map(drop).map_err(kind), gone);
     world.end();
 }
 
@@ -437,7 +437,7 @@ fn step(vfs: &StrakeVfs, dir: Ino, rng: &mut Rng) {
             .create(ROOT, dir, &names[0], 0o644, RW, true)
             .map(|(_, opened)| vfs.release(opened.handle)),
         2 => vfs.unlink(ROOT, dir, &names[0]),
-        3 => vfs.rename(ROOT, (dir, &names[0]), (dir, &names[1]), RenameMode::Replace),
+        3 => vfs.rename(ROOT, (dir, &names[0]), (dir, &names[1]), RenameMode::Replace).map(drop),
         4 => {
             listed(vfs, dir);
             Ok(())
@@ -480,7 +480,10 @@ fn a_directory_is_known_after_changes_of_its_names() {
     assert!(is_known(&|| own.rmdir(ROOT, dir, b"below").expect("removed")));
     let (from, to) = ((dir, &b"file"[..]), (dir, &b"other"[..]));
     // Whether something is replaced is not looked at here.
-    assert!(!is_known(&|| own.rename(ROOT, from, to, RenameMode::Replace).expect("renamed")));
+    assert!(!is_known(&|| own
+        .rename(ROOT, from, to, RenameMode::Replace)
+        .map(drop)
+        .expect("renamed")));
     assert!(!is_known(&|| drop(own.rmdir(ROOT, dir, b"other").expect_err("a file"))));
     world.end();
 }

@@ -79,7 +79,7 @@ fn step(vfs: &StrakeVfs, dirs: [Ino; 2], rng: &mut Rng) {
             vfs.forget(entry.attr.ino, 1);
             linked.map(drop)
         }),
-        6 => vfs.rename(ROOT, (dir, &one), (dirs[1], &other), RenameMode::Replace),
+        6 => vfs.rename(ROOT, (dir, &one), (dirs[1], &other), RenameMode::Replace).map(drop),
         7 => vfs.rmdir(ROOT, dirs[0], b"below"),
         8 | 9 => {
             let permissions = Some(0o755 + u32::try_from(rng.below(3)).expect("small"));
@@ -234,8 +234,8 @@ fn what_was_set_of_a_directory_is_told_before_its_names_change() {
         &|| dirs.iter().try_for_each(|dir| own.rmdir(ROOT, *dir, b"below")),
         &|| dirs.iter().try_for_each(|dir| own.link(ROOT, file, *dir, b"link").map(drop)),
         &|| dirs.iter().try_for_each(|dir| own.unlink(ROOT, *dir, b"link")),
-        &|| own.rename(ROOT, (dirs[0], b"n0"), (dirs[1], b"n1"), RenameMode::Replace),
-        &|| own.rename(ROOT, (dirs[0], b"file"), (dirs[1], b"n1"), RenameMode::Exchange),
+        &|| own.rename(ROOT, (dirs[0], b"n0"), (dirs[1], b"n1"), RenameMode::Replace).map(drop),
+        &|| own.rename(ROOT, (dirs[0], b"file"), (dirs[1], b"n1"), RenameMode::Exchange).map(drop),
     ];
     let mut kept = 0;
     for (at, change) in changes.iter().enumerate() {

@@ -25,7 +25,7 @@ use crate::lease::dead;
 use crate::mode::MountMode;
 use crate::vfs::{
     DirItem, Entry, FallocateMode, Handle, LockDone, LockHeld, LockWant, MakeNode, NameMark,
-    OpenFlags, Opened, SeekFor, SetAttr, Vfs,
+    OpenFlags, Opened, Renamed, SeekFor, SetAttr, Vfs,
 };
 use std::collections::HashMap;
 use std::ops::Range;
@@ -310,7 +310,7 @@ impl Vfs for Lives {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
-    ) -> Result<()> {
+    ) -> Result<Renamed> {
         self.living().0.rename(caller, source, target, mode)
     }
 

@@ -117,7 +117,7 @@ fn step(vfs: &StrakeVfs, dir: Ino, rng: &mut Rng) {
         1 => vfs.unlink(ROOT, dir, &name),
         2 => {
             let other = format!("n{}", rng.below(2)).into_bytes();
-            vfs.rename(ROOT, (dir, &name), (dir, &other), RenameMode::Replace)
+            vfs.rename(ROOT, (dir, &name), (dir, &other), RenameMode::Replace).map(drop)
         }
         _ => vfs.lookup(ROOT, dir, &name).and_then(|entry| {
             let opened = vfs.open(ROOT, entry.attr.ino, READ)?;

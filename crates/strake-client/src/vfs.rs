@@ -164,6 +164,13 @@ pub struct MakeNode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NameMark(pub(crate) Option<u64>);
 
+/// The outcome of a rename.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Renamed {
+    /// The inodes that have another name now: one, or two if names were exchanged, or none.
+    pub moved: [Option<Ino>; 2],
+}
+
 /// A mounted file system.
 pub trait Vfs: Send + Sync {
     /// Called before the first request. Hands over the interface to the adapter's caches, which
@@ -241,14 +248,14 @@ pub trait Vfs: Send + Sync {
     fn unlink(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()>;
     /// Removes an empty directory.
     fn rmdir(&self, caller: &Caller, parent: Ino, name: &[u8]) -> Result<()>;
-    /// Renames.
+    /// Renames. Returns whose change time has moved, beside the directories.
     fn rename(
         &self,
         caller: &Caller,
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
-    ) -> Result<()>;
+    ) -> Result<Renamed>;
 
     /// Makes a regular file and opens it. If the name exists, opens its file unless `exclusive`.
     fn create(

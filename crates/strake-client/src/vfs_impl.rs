@@ -14,7 +14,7 @@ use crate::ops::{attributes, copy, directory, names, open, xattr};
 use crate::tokens::{Access, exclusive, shared, want};
 use crate::vfs::{
     DirItem, Entry, FallocateMode, Handle, LockDone, LockHeld, LockWant, MakeNode, NameMark,
-    OpenFlags, Opened, SeekFor, SetAttr, Vfs,
+    OpenFlags, Opened, Renamed, SeekFor, SetAttr, Vfs,
 };
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -323,12 +323,13 @@ impl Vfs for StrakeVfs {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         mode: RenameMode,
-    ) -> Result<()> {
+    ) -> Result<Renamed> {
         self.timings.rename.run(|| {
             self.mount.may_write()?;
             let _renaming = self.mount.renaming([source.0, target.0]);
-            names::rename(&self.mount, caller, source, target, mode)?;
-            self.settle_names()
+            let renamed = names::rename(&self.mount, caller, source, target, mode)?;
+            self.settle_names()?;
+            Ok(renamed)
         })
     }
 

@@ -248,7 +248,7 @@ fn names_can_be_made_linked_renamed_exchanged_and_removed() {
     let link = lookup(&vfs, "link").attr.ino;
     assert_eq!(vfs.readlink(link).expect("target"), b"dir/b");
     let kind = |result: strake_proto::Result<()>| result.expect_err("refused").kind();
-    let no = vfs.rename(ROOT, (Ino::ROOT, b"a"), (dir, b"b"), RenameMode::NoReplace);
+    let no = vfs.rename(ROOT, (Ino::ROOT, b"a"), (dir, b"b"), RenameMode::NoReplace).map(drop);
     assert_eq!(kind(no), ErrorKind::Exists);
     vfs.rename(ROOT, (Ino::ROOT, b"link"), (dir, b"b"), RenameMode::Exchange).expect("exchanged");
     assert_eq!(
@@ -257,7 +257,7 @@ fn names_can_be_made_linked_renamed_exchanged_and_removed() {
     );
     assert_eq!(kind(vfs.rmdir(ROOT, Ino::ROOT, b"dir")), ErrorKind::NotEmpty);
     assert_eq!(kind(vfs.unlink(ROOT, Ino::ROOT, b"dir")), ErrorKind::IsDirectory);
-    let into = vfs.rename(ROOT, (Ino::ROOT, b"dir"), (dir, b"x"), RenameMode::Replace);
+    let into = vfs.rename(ROOT, (Ino::ROOT, b"dir"), (dir, b"x"), RenameMode::Replace).map(drop);
     assert_eq!(kind(into), ErrorKind::Invalid);
     vfs.unlink(ROOT, dir, b"b").expect("removed");
     vfs.rmdir(ROOT, Ino::ROOT, b"dir").expect("removed");

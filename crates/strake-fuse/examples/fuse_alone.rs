@@ -211,7 +211,13 @@ impl Vfs for Names {
     fn rmdir(&self, _: &Caller, parent: Ino, name: &[u8]) -> Result<()> {
         self.state.lock().remove(parent, name)
     }
-    fn rename(&self, _: &Caller, _: (Ino, &[u8]), _: (Ino, &[u8]), _: RenameMode) -> Result<()> {
+    fn rename(
+        &self,
+        _: &Caller,
+        _: (Ino, &[u8]),
+        _: (Ino, &[u8]),
+        _: RenameMode,
+    ) -> Result<Renamed> {
         Err(ErrorKind::NotSupported.into())
     }
     fn create(

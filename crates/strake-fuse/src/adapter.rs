@@ -2,6 +2,7 @@
 //! packs the answer.
 
 use crate::abi::{self, InHeader, Opcode, fopen, open_flag, setattr_flag};
+use crate::late::{Asking, LateAnswers};
 use crate::locks;
 use crate::notify::Notifier;
 use crate::policy::{OpenModes, cache_time};
@@ -14,8 +15,8 @@ use std::time::Duration;
 use strake_client::Vfs;
 use strake_client::mode::AccessTimes;
 use strake_client::vfs::{
-    DirItem, FallocateMode, Handle, LockDone, MakeNode, NameMark, OpenFlags, Opened, SeekFor,
-    SetAttr, SetTime,
+    DirItem, Entry, FallocateMode, Handle, LockDone, MakeNode, NameMark, OpenFlags, Opened,
+    SeekFor, SetAttr, SetTime,
 };
 use strake_env::sync::Mutex;
 use strake_proto::meta::{RenameMode, XattrMode};
@@ -45,6 +46,7 @@ pub(crate) struct Adapter {
     /// The handles of files that are open the direct way. They are few beside the cached ones.
     direct: Mutex<HashMap<Handle, ()>>,
     notifier: Arc<Notifier>,
+    late: LateAnswers,
     /// How long the kernel may cache names, and attributes that come with them.
     valid: Duration,
 }
@@ -92,7 +94,8 @@ impl Adapter {
     pub(crate) fn new(vfs: Arc<dyn Vfs>, direct_maps: bool, notifier: Arc<Notifier>) -> Adapter {
         let is_shared = vfs.is_shared();
         let (modes, valid) = (OpenModes::new(direct_maps, is_shared), cache_time(is_shared));
-        Adapter { vfs, modes, direct: Mutex::default(), notifier, valid }
+        let (direct, late) = (Mutex::default(), LateAnswers::default());
+        Adapter { vfs, modes, direct, notifier, late, valid }
     }
 
     /// How long the kernel may keep the attributes that answer a question about an inode. If they
@@ -102,17 +105,42 @@ impl Adapter {
     /// (`give_up.rs` of `strake-client`).
     ///
     /// Answers to changes of an inode that the kernel knows are not protected so: it believes them.
-    fn valid_of(&self, ino: Ino) -> Duration {
-        self.vfs.attributes_hold(ino).unwrap_or(self.valid)
+    fn valid_of(&self, ino: Ino, asking: Asking) -> Duration {
+        self.unless_late(ino, asking, self.vfs.attributes_hold(ino).unwrap_or(self.valid))
     }
 
-    /// As [`Adapter::valid_of`], for the attributes in the answer to a lookup, or to an operation
-    /// that has made the inode. Kernels before Linux
-    /// 6.13 may take it for new although they forgot the inode meanwhile, and with it what they
-    /// were told. The first that we can tell from these is 6.16.
-    fn valid_with_name(&self, ino: Ino) -> Duration {
+    /// As [`Adapter::valid_of`], for the attributes in the answer to a lookup.
+    fn valid_with_name(&self, ino: Ino, asking: Asking) -> Duration {
+        self.unless_late(ino, asking, self.hold_with_name(ino))
+    }
+
+    /// As [`Adapter::valid_of`], for an inode that the request has made.
+    fn valid_of_new(&self, attr: &Attr, asking: Asking) -> Duration {
+        if attr.file_type == FileType::Directory {
+            self.late.made(attr.ino, asking);
+        }
+        self.hold_with_name(attr.ino)
+    }
+
+    /// Kernels before Linux 6.13 may take an inode for new although they forgot it meanwhile, and
+    /// with it what they were told. The first that we can tell from these is 6.16.
+    fn hold_with_name(&self, ino: Ino) -> Duration {
         let knows_what_it_forgot = self.notifier.has_epochs();
-        if knows_what_it_forgot { self.valid_of(ino) } else { self.valid }
+        let hold = if knows_what_it_forgot { self.vfs.attributes_hold(ino) } else { None };
+        hold.unwrap_or(self.valid)
+    }
+
+    /// `valid`, or no time for attributes that a change may have made old already.
+    fn unless_late(&self, ino: Ino, asking: Asking, valid: Duration) -> Duration {
+        if valid.is_zero() || self.late.show(ino, asking) { valid } else { Duration::ZERO }
+    }
+
+    /// The request has changed an inode, or may have, and the kernel only marks its attributes as
+    /// out of date; see `late.rs`.
+    fn changed(&self, ino: Ino, asking: Asking) {
+        if self.late.changed(ino, asking) {
+            self.notifier.attributes_changed(ino);
+        }
     }
 
     /// How long the kernel may keep a name that an operation has answered, which was announced
@@ -141,9 +169,9 @@ impl Adapter {
     ) -> Result<Answer> {
         let mut body = Body { rest: body };
         let ino = Ino(header.nodeid);
-        let caller = &caller(header);
+        let (caller, asking) = (&caller(header), self.late.asking(header.pid));
         match opcode {
-            Opcode::Lookup => self.lookup(caller, ino, &mut body),
+            Opcode::Lookup => self.lookup(caller, ino, asking, &mut body),
             Opcode::Forget => {
                 self.vfs.forget(ino, take!(body, ForgetIn)?.nlookup);
                 Ok(Answer::Silence)
@@ -151,11 +179,11 @@ impl Adapter {
             Opcode::BatchForget => self.batch_forget(&mut body),
             Opcode::Interrupt => self.interrupt(&mut body),
             Opcode::GetLk | Opcode::SetLk if self.is_shared() => self.lock(opcode, ino, &mut body),
-            Opcode::GetAttr => {
-                Ok(Answer::Bytes(reply::attr_reply(&self.vfs.getattr(ino)?, self.valid_of(ino))))
-            }
-            Opcode::Statx => {
-                Ok(Answer::Bytes(reply::statx_reply(&self.vfs.getattr(ino)?, self.valid_of(ino))))
+            Opcode::GetAttr | Opcode::Statx => {
+                let attr = self.vfs.getattr(ino)?;
+                let is_statx = opcode == Opcode::Statx;
+                let reply = if is_statx { reply::statx_reply } else { reply::attr_reply };
+                Ok(Answer::Bytes(reply(&attr, self.valid_of(ino, asking))))
             }
             Opcode::SetAttr => self.setattr(caller, ino, &mut body),
             Opcode::ReadLink => Ok(Answer::Bytes(self.vfs.readlink(ino)?)),
@@ -170,13 +198,16 @@ impl Adapter {
             | Opcode::Unlink
             | Opcode::Rmdir
             | Opcode::Rename
-            | Opcode::Rename2 => self.change_names(opcode, caller, ino, &mut body),
+            | Opcode::Rename2 => self.change_names(opcode, caller, ino, asking, &mut body),
             Opcode::Open | Opcode::Create | Opcode::TmpFile => {
-                self.open(opcode, caller, ino, &mut body)
+                self.open(opcode, caller, ino, asking, &mut body)
             }
-            Opcode::SetXattr | Opcode::GetXattr | Opcode::ListXattr | Opcode::RemoveXattr => {
-                self.xattr(opcode, caller, ino, &mut body)
+            Opcode::SetXattr | Opcode::RemoveXattr | Opcode::Fallocate => {
+                let outcome = self.change_inode(opcode, caller, ino, &mut body);
+                self.changed(ino, asking);
+                outcome.map(empty)
             }
+            Opcode::GetXattr | Opcode::ListXattr => self.xattr(opcode, caller, ino, &mut body),
             // Cookies hold for ever, so an open directory needs no state here.
             // Where every listing moves the access time, every listing must come here.
             Opcode::OpenDir if self.is_shared() || self.notes_every_read() => Ok(Answer::Bytes(
@@ -186,14 +217,13 @@ impl Adapter {
             // they change.
             Opcode::OpenDir => Err(ErrorKind::NoSystem.into()),
             Opcode::ReleaseDir => Ok(Answer::Empty),
-            Opcode::ReadDir => self.readdir(ino, &mut body, false),
-            Opcode::ReadDirPlus => self.readdir(ino, &mut body, true),
+            Opcode::ReadDir => self.readdir(ino, asking, &mut body, false),
+            Opcode::ReadDirPlus => self.readdir(ino, asking, &mut body, true),
             Opcode::StatFs => self.statfs(),
             Opcode::SyncFs => self.vfs.sync().map(|_| Answer::Empty),
             Opcode::Destroy => Ok(Answer::Empty),
             Opcode::Ioctl => Err(ErrorKind::NoIoctl.into()),
             Opcode::Init => Err(Error::new(ErrorKind::Invalid, "a second INIT")),
-            Opcode::Fallocate => self.fallocate(caller, ino, &mut body),
             Opcode::CopyFileRange | Opcode::CopyFileRange64 => {
                 self.copy_range(opcode, caller, &mut body)
             }
@@ -241,13 +271,19 @@ impl Adapter {
         }
     }
 
-    fn lookup(&self, caller: &Caller, parent: Ino, body: &mut Body<'_>) -> Result<Answer> {
+    fn lookup(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        asking: Asking,
+        body: &mut Body<'_>,
+    ) -> Result<Answer> {
         let name = body.name()?;
         // The kernel keeps no `.` and `..`, of which the token of a directory says nothing.
         let mark = self.vfs.show_name(parent);
         match self.vfs.lookup(caller, parent, name) {
             Ok(entry) => {
-                let attr = self.valid_with_name(entry.attr.ino);
+                let attr = self.valid_with_name(entry.attr.ino, asking);
                 let valid = Valid { name: self.valid_name(parent, mark), attr };
                 Ok(Answer::Bytes(reply::entry_reply(&entry, valid)))
             }
@@ -307,18 +343,45 @@ impl Adapter {
         opcode: Opcode,
         caller: &Caller,
         parent: Ino,
+        asking: Asking,
         body: &mut Body<'_>,
     ) -> Result<Answer> {
-        let is_removal =
-            matches!(opcode, Opcode::Unlink | Opcode::Rmdir | Opcode::Rename | Opcode::Rename2);
-        if is_removal {
-            return self.remove_names(opcode, caller, parent, body);
+        if matches!(opcode, Opcode::Rename | Opcode::Rename2) {
+            return self.rename(opcode, caller, parent, asking, body);
+        }
+        if matches!(opcode, Opcode::Unlink | Opcode::Rmdir) {
+            let name = body.name()?;
+            let outcome = match opcode {
+                Opcode::Unlink => self.vfs.unlink(caller, parent, name),
+                _ => self.vfs.rmdir(caller, parent, name),
+            };
+            self.changed(parent, asking);
+            return outcome.map(empty);
         }
         let mark = self.vfs.show_name(parent);
-        let entry = match opcode {
+        let outcome = self.make(opcode, caller, parent, body);
+        self.changed(parent, asking);
+        let entry = outcome?;
+        let attr = match opcode {
+            // The kernel believes these attributes, also if the file is written meanwhile.
+            Opcode::Link => Duration::ZERO,
+            _ => self.valid_of_new(&entry.attr, asking),
+        };
+        let valid = Valid { name: self.valid_name(parent, mark), attr };
+        Ok(Answer::Bytes(reply::entry_reply(&entry, valid)))
+    }
+
+    fn make(
+        &self,
+        opcode: Opcode,
+        caller: &Caller,
+        parent: Ino,
+        body: &mut Body<'_>,
+    ) -> Result<Entry> {
+        match opcode {
             Opcode::Symlink => {
                 let name = body.name()?;
-                self.vfs.symlink(caller, parent, name, body.name()?)?
+                self.vfs.symlink(caller, parent, name, body.name()?)
             }
             Opcode::Mknod => {
                 let asked = take!(body, MknodIn)?;
@@ -326,40 +389,29 @@ impl Adapter {
                 let node =
                     MakeNode { file_type, permissions: asked.mode & 0o7777, rdev: asked.rdev };
                 let caller = Caller { umask: asked.umask, ..caller.clone() };
-                self.vfs.mknod(&caller, parent, body.name()?, node)?
+                self.vfs.mknod(&caller, parent, body.name()?, node)
             }
             Opcode::Mkdir => {
                 let asked = take!(body, MkdirIn)?;
                 let caller = Caller { umask: asked.umask, ..caller.clone() };
-                self.vfs.mkdir(&caller, parent, body.name()?, asked.mode & 0o7777)?
+                self.vfs.mkdir(&caller, parent, body.name()?, asked.mode & 0o7777)
             }
             _ => {
                 let asked = take!(body, LinkIn)?;
-                self.vfs.link(caller, Ino(asked.oldnodeid), parent, body.name()?)?
+                self.vfs.link(caller, Ino(asked.oldnodeid), parent, body.name()?)
             }
-        };
-        let is_new = opcode != Opcode::Link;
-        let attr = if is_new { self.valid_with_name(entry.attr.ino) } else { self.valid };
-        let valid = Valid { name: self.valid_name(parent, mark), attr };
-        Ok(Answer::Bytes(reply::entry_reply(&entry, valid)))
+        }
     }
 
-    fn remove_names(
+    fn rename(
         &self,
         opcode: Opcode,
         caller: &Caller,
         parent: Ino,
+        asking: Asking,
         body: &mut Body<'_>,
     ) -> Result<Answer> {
         let (new_parent, flags) = match opcode {
-            Opcode::Unlink => {
-                self.vfs.unlink(caller, parent, body.name()?)?;
-                return Ok(Answer::Empty);
-            }
-            Opcode::Rmdir => {
-                self.vfs.rmdir(caller, parent, body.name()?)?;
-                return Ok(Answer::Empty);
-            }
             Opcode::Rename => (take!(body, RenameIn)?.newdir, 0),
             _ => {
                 let asked = take!(body, Rename2In)?;
@@ -372,9 +424,13 @@ impl Adapter {
             2 => RenameMode::Exchange,
             _ => return Err(ErrorKind::Invalid.into()),
         };
-        let name = body.name()?;
-        self.vfs.rename(caller, (parent, name), (Ino(new_parent), body.name()?), mode)?;
-        Ok(Answer::Empty)
+        let (name, new_parent) = (body.name()?, Ino(new_parent));
+        let outcome = self.vfs.rename(caller, (parent, name), (new_parent, body.name()?), mode);
+        let moved = outcome.as_ref().map_or([None; 2], |renamed| renamed.moved);
+        for changed in [Some(parent), Some(new_parent)].into_iter().chain(moved).flatten() {
+            self.changed(changed, asking);
+        }
+        outcome.map(|_| Answer::Empty)
     }
 
     fn open(
@@ -382,6 +438,7 @@ impl Adapter {
         opcode: Opcode,
         caller: &Caller,
         ino: Ino,
+        asking: Asking,
         body: &mut Body<'_>,
     ) -> Result<Answer> {
         if opcode == Opcode::Open {
@@ -400,10 +457,15 @@ impl Adapter {
             self.vfs.tmpfile(&caller, ino, permissions, flags)?
         } else {
             let exclusive = asked.flags & open_flag::EXCL != 0;
-            self.vfs.create(&caller, ino, body.name()?, permissions, flags, exclusive)?
+            let name = body.name()?;
+            let outcome = self.vfs.create(&caller, ino, name, permissions, flags, exclusive);
+            if outcome.as_ref().map_or(true, |(_, opened)| opened.is_new) {
+                self.changed(ino, asking);
+            }
+            outcome?
         };
         let attr = match opened.is_new {
-            true => self.valid_with_name(entry.attr.ino),
+            true => self.valid_of_new(&entry.attr, asking),
             false => self.valid,
         };
         let valid = Valid { name: self.valid_name(ino, mark), attr };
@@ -445,11 +507,6 @@ impl Adapter {
         body: &mut Body<'_>,
     ) -> Result<Answer> {
         let (size, value) = match opcode {
-            Opcode::SetXattr => return self.setxattr(caller, ino, body),
-            Opcode::RemoveXattr => {
-                self.vfs.removexattr(caller, ino, body.name()?)?;
-                return Ok(Answer::Empty);
-            }
             Opcode::GetXattr => {
                 let size = take!(body, GetxattrIn)?.size;
                 (size, self.vfs.getxattr(caller, ino, body.name()?)?)
@@ -474,7 +531,21 @@ impl Adapter {
         }
     }
 
-    fn setxattr(&self, caller: &Caller, ino: Ino, body: &mut Body<'_>) -> Result<Answer> {
+    fn change_inode(
+        &self,
+        opcode: Opcode,
+        caller: &Caller,
+        ino: Ino,
+        body: &mut Body<'_>,
+    ) -> Result<()> {
+        match opcode {
+            Opcode::Fallocate => self.fallocate(caller, ino, body),
+            Opcode::RemoveXattr => self.vfs.removexattr(caller, ino, body.name()?),
+            _ => self.setxattr(caller, ino, body),
+        }
+    }
+
+    fn setxattr(&self, caller: &Caller, ino: Ino, body: &mut Body<'_>) -> Result<()> {
         let asked = take!(body, SetxattrIn)?;
         let name = body.name()?;
         let value = body.bytes(asked.size)?;
@@ -485,11 +556,10 @@ impl Adapter {
             _ => return Err(ErrorKind::Invalid.into()),
         };
         let clear_setgid = asked.setxattr_flags & abi::SETXATTR_KILL_SGID != 0;
-        self.vfs.setxattr(caller, ino, name, value, mode, clear_setgid)?;
-        Ok(Answer::Empty)
+        self.vfs.setxattr(caller, ino, name, value, mode, clear_setgid)
     }
 
-    fn readdir(&self, ino: Ino, body: &mut Body<'_>, plus: bool) -> Result<Answer> {
+    fn readdir(&self, ino: Ino, asking: Asking, body: &mut Body<'_>, plus: bool) -> Result<Answer> {
         let asked = take!(body, ReadIn)?;
         // A request may claim any size. The reply must stay within our limit.
         let room = (asked.size as usize).min(TRANSFER_BYTES_MAX);
@@ -504,7 +574,9 @@ impl Adapter {
                 // The kernel takes an entry in under the epoch at that time, not that at which it
                 // asked. So it would believe a name that was given up in between.
                 let counted = counted_attr(item).filter(|_| !self.is_shared());
-                reply::put_entry(&mut out, counted, Valid::both(self.valid));
+                let attr = counted
+                    .map_or(Duration::ZERO, |attr| self.unless_late(attr.ino, asking, self.valid));
+                reply::put_entry(&mut out, counted, Valid { name: self.valid, attr });
                 if let Some(attr) = counted {
                     self.vfs.remember(attr.ino);
                 }
@@ -626,7 +698,7 @@ impl Adapter {
         dropped.map(|()| Answer::Written(written as u32))
     }
 
-    fn fallocate(&self, caller: &Caller, ino: Ino, body: &mut Body<'_>) -> Result<Answer> {
+    fn fallocate(&self, caller: &Caller, ino: Ino, body: &mut Body<'_>) -> Result<()> {
         // FALLOC_FL_*: KEEP_SIZE 1, PUNCH_HOLE 2, ZERO_RANGE 16. Other flags are not supported.
         let asked = take!(body, FallocateIn)?;
         let mode = match asked.mode {
@@ -640,7 +712,7 @@ impl Adapter {
         if caller.uid != 0 {
             self.kill_privileges(caller, ino, asked.fh)?;
         }
-        self.vfs.fallocate(Handle(asked.fh), asked.offset..end, mode).map(empty)
+        self.vfs.fallocate(Handle(asked.fh), asked.offset..end, mode)
     }
 
     fn copy_range(&self, opcode: Opcode, caller: &Caller, body: &mut Body<'_>) -> Result<Answer> {

@@ -143,8 +143,15 @@ impl Vfs for Agreeing {
     fn rmdir(&self, _: &Caller, _: Ino, name: &[u8]) -> Result<()> {
         entry(name).map(drop)
     }
-    fn rename(&self, _: &Caller, a: (Ino, &[u8]), b: (Ino, &[u8]), _: RenameMode) -> Result<()> {
-        entry(a.1).and(entry(b.1)).map(drop)
+    fn rename(
+        &self,
+        _: &Caller,
+        a: (Ino, &[u8]),
+        b: (Ino, &[u8]),
+        _: RenameMode,
+    ) -> Result<Renamed> {
+        let moved = entry(a.1)?.attr.ino;
+        entry(b.1).map(|_| Renamed { moved: [Some(moved), None] })
     }
     fn create(
         &self,
@@ -341,6 +348,33 @@ fn the_corpus_has_every_operation_and_is_answered() {
         assert_eq!(answered, is_wanted, "{name}");
     }
     assert!(missing.is_empty(), "no request of {missing:?}");
+}
+
+#[test]
+fn attributes_that_somebody_may_take_in_late_are_dropped_after_a_change() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let telling = Arc::clone(&told);
+    let adapter = notifying(true, move |message| {
+        let what = abi::InvalInodeOut::decode(&message[abi::OutHeader::SIZE..]).expect("whole");
+        telling.lock().push((what.ino, what.offset));
+    });
+    let ask = |pid, opcode, body: &[u8]| {
+        let header = InHeader { nodeid: 7, pid, ..InHeader::default() };
+        adapter.answer(&header, opcode, body, &mut []).expect("it agrees");
+        std::mem::take(&mut *told.lock())
+    };
+    let make = [&abi::MkdirIn::default().encode()[..], b"new\0"].concat();
+    let directory = (7, -1);
+    assert_eq!(ask(1, Opcode::Mkdir, &make), [directory], "anybody may have seen it before");
+    assert_eq!(ask(1, Opcode::GetAttr, &[]), []);
+    assert_eq!(ask(1, Opcode::Mkdir, &make), [], "only this thread has seen it");
+    ask(2, Opcode::GetAttr, &[]);
+    assert_eq!(ask(1, Opcode::Unlink, b"old\0"), [directory], "another thread has seen it");
+    let renamed =
+        ask(1, Opcode::Rename, &[&abi::RenameIn { newdir: 7 }.encode()[..], b"a\0b\0"].concat());
+    assert_eq!(renamed.len(), 1, "the file has another change time");
+    ask(2, Opcode::GetAttr, &[]);
+    assert_eq!(ask(1, Opcode::RemoveXattr, b"user.a\0"), [directory]);
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //!   `overdue` names the requests that take very long.
 //! - `adapter` turns each request into one call of the `Vfs`, and `reply` builds the answers.
 //! - `policy` decides what the kernel may cache and for how long. `pages` keeps its pages equal to
-//!   what is written past them.
+//!   what is written past them. `late` finds attributes that the kernel would take in after they
+//!   have changed.
 //! - `notify` tells the kernel what to drop from its caches. It is the way back from the `Vfs`.
 //!
 //! No file-system logic lives here.
@@ -18,6 +19,7 @@ mod awake;
 mod connection;
 mod failures;
 mod init;
+mod late;
 mod locks;
 mod mode;
 pub mod mountinfo;

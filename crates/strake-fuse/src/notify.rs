@@ -10,9 +10,10 @@
 //! | `names` | a name; a removed name | requests with the directory locked: create, lookup, … |
 //! | `pages` | pages of a range | reads of these pages; their write-back, if they are dirty |
 //!
-//! Each lane has threads of its own. No thread that serves requests ever writes a notification, and
-//! no lock is held across the write. A lane starts a further thread when an order finds all its
-//! threads held up. Beyond the lane's limits, orders are refused (see [`strake_env::workers`]).
+//! Each lane has threads of its own. No thread that serves requests writes a notification for which
+//! the kernel may wait, and no lock is held across the write. A lane starts a further thread when
+//! an order finds all its threads held up. Beyond the lane's limits, orders are refused (see
+//! [`strake_env::workers`]).
 //!
 //! The kernel answers with an errno. ENOENT means that nothing of the kind was cached. After ENODEV
 //! or ENOTCONN the mount is gone, and with it all caches that programs could look into. EINVAL and
@@ -31,7 +32,7 @@ use strake_client::invalidate::{Dropped, Dropping, Found, Invalidate, Outdated};
 use strake_env::workers::{Refused, WorkerLimits, Workers};
 use strake_observe::Observe;
 use strake_proto::{Error, ErrorKind, Ino, Result};
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// How long a write waits for the kernel to drop pages. The kernel may write pages back first, and
 /// then another serving thread copies them into memory.
@@ -161,6 +162,15 @@ impl Notifier {
     pub(crate) fn look_below(&self) {
         if self.has_epochs {
             self.kernel.look_below();
+        }
+    }
+
+    /// Tells the kernel that the attributes it has of an inode, or is about to take in from an
+    /// earlier answer, are out of date. The calling thread serves the request that has changed
+    /// them. So the inode is in use, and the kernel waits for nothing here.
+    pub(crate) fn attributes_changed(&self, ino: Ino) {
+        if let Err(error) = self.kernel.drop_cached(&Outdated::Attributes(ino)) {
+            debug!(target: "fuse", "programs may see old attributes of inode {ino}: {error}");
         }
     }
 

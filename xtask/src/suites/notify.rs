@@ -15,6 +15,7 @@ const PROBES: &[(&str, &str)] = &[
     ("all-names", "so they are when all names are dropped, absent ones too"),
     ("gone", "a file and a directory removed elsewhere while they are in use"),
     ("attributes", "attributes that change elsewhere are seen once invalidated"),
+    ("late-attributes", "attributes that were asked for before a change do not hide it"),
     ("pages", "so are pages, of the range and no others, and a longer or shorter file"),
     ("mapped", "so are mapped pages; stores are written back first"),
     ("listing", "so are listings"),

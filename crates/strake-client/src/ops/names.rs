@@ -8,7 +8,7 @@ use crate::ops::ahead::look_ahead;
 use crate::ops::later::{make_later, remove_later};
 use crate::permissions::{EXECUTE, WRITE, check_sticky, no_names};
 use crate::tokens::exclusive;
-use crate::vfs::{Entry, OpenFlags};
+use crate::vfs::{Entry, OpenFlags, Renamed};
 use std::sync::Arc;
 use strake_array::meta_link::wrong_reply;
 use strake_env::sync::WatchedWriteGuard;
@@ -447,7 +447,7 @@ pub(crate) fn rename(
     (parent, name): (Ino, &[u8]),
     (new_parent, new_name): (Ino, &[u8]),
     mode: RenameMode,
-) -> Result<()> {
+) -> Result<Renamed> {
     for _ in 0..ATTEMPTS {
         let children = [mount.child(parent, name)?, mount.child(new_parent, new_name)?];
         // A file that is not there is held as its directory is.
@@ -455,14 +455,14 @@ pub(crate) fn rename(
         let [source, target] = inos.map(exclusive);
         let _tokens = mount.take([exclusive(parent), exclusive(new_parent), source, target])?;
         let names = [(parent, name), (new_parent, new_name)];
-        if rename_children(mount, caller, names, mode, children)? {
-            return Ok(());
+        if let Some(renamed) = rename_children(mount, caller, names, mode, children)? {
+            return Ok(renamed);
         }
     }
     Err(ErrorKind::Retry.into())
 }
 
-/// Renames. False if the names do not lead to `children`, whose tokens the caller holds, if others
+/// Renames. `None` if the names do not lead to `children`, whose tokens the caller holds, if others
 /// may have changed them.
 fn rename_children(
     mount: &Mount,
@@ -470,7 +470,7 @@ fn rename_children(
     [(parent, name), (new_parent, new_name)]: [(Ino, &[u8]); 2],
     mode: RenameMode,
     children: [Option<Ino>; 2],
-) -> Result<bool> {
+) -> Result<Option<Renamed>> {
     let dirs = (mount.table.pin(parent), mount.table.pin(new_parent));
     let attr = mount.check_directory_change(caller, &dirs.0)?;
     let new_attr = mount.check_directory_change(caller, &dirs.1)?;
@@ -483,7 +483,7 @@ fn rename_children(
     };
     let found = [Some(source.ino), target.as_ref().map(|target| target.ino)];
     if mount.tokens.is_some() && found != children {
-        return Ok(false);
+        return Ok(None);
     }
     let source_attr = source.attr(mount)?;
     check_sticky(caller, &attr, &source_attr)?;
@@ -505,21 +505,18 @@ fn rename_children(
     let changing =
         [Changing::begin(mount, &dirs.0, name)?, Changing::begin(mount, &dirs.1, new_name)?];
     let _leaving = victim.as_ref().map(|(victim, _)| Leaving::begin(victim));
-    let reply = mount.array.meta.apply_timed(MetaOp::Rename {
-        parent,
-        name: name.to_vec(),
-        new_parent,
-        new_name: new_name.to_vec(),
-        mode,
-        open,
-    });
+    let (name, new_name) = (name.to_vec(), new_name.to_vec());
+    let op = MetaOp::Rename { parent, name, new_parent, new_name, mode, open };
+    let reply = mount.array.meta.apply_timed(op);
     moved.core.lock().forget();
     let (reply, time) = reply.inspect_err(|_| {
         victim.iter().for_each(|(victim, _)| mount.let_go_if_nameless(victim));
     })?;
     // Two names of one inode stay as they are; nothing is known of them from here on.
+    let mut renamed = Renamed::default();
     if target_attr.is_none_or(|target| target.ino != source.ino) {
         let left = target_attr.filter(|_| mode == RenameMode::Exchange).map(|target| target.ino);
+        renamed.moved = [Some(source.ino), left];
         let [old, new] = changing;
         old.made(left, None);
         new.made(Some(source.ino), None);
@@ -532,7 +529,7 @@ fn rename_children(
         (MetaReply::Removed(_), None) => {}
         _ => return Err(wrong_reply()),
     }
-    Ok(true)
+    Ok(Some(renamed))
 }
 
 /// Whether handles of a file are open here. An open directory can still be listed, as empty,

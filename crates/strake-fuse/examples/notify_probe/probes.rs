@@ -17,6 +17,7 @@ pub(crate) const ALL: &[Named] = &[
     ("all-names", all_names),
     ("gone", gone),
     ("attributes", attributes),
+    ("late-attributes", late_attributes),
     ("pages", pages),
     ("mapped", mapped),
     ("listing", listing),
@@ -396,6 +397,34 @@ fn read_waits(probe: &Probe) -> Outcome {
         reads.join().map_err(|_| "the program panicked")??;
         checked
     })
+}
+
+/// Attributes that a program has asked for before another one makes a name in the directory, and
+/// takes in afterwards.
+fn late_attributes(probe: &Probe) -> Outcome {
+    let world = &probe.world;
+    let directory = world.make_directory(ROOT, "directory");
+    let path = probe.at("directory");
+    let modified = || fs::metadata(&path).map(|it| it.mtime());
+    let before = modified()?;
+    world.hold(HeldBack::Attributes(directory));
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| {
+            let (at, flags) = (rustix::fs::CWD, rustix::fs::AtFlags::STATX_FORCE_SYNC);
+            rustix::fs::statx(at, &path, flags, rustix::fs::StatxFlags::BASIC_STATS)
+        });
+        let made = (|| -> Outcome {
+            hold(world.meets(HeldBack::Attributes(directory), 1, LIMIT), "the question arrives")?;
+            Ok(fs::create_dir(path.join("new"))?)
+        })();
+        world.let_go(HeldBack::Attributes(directory));
+        let asked = asks.join().map_err(|_| "the program panicked")??;
+        made?;
+        hold(asked.stx_mtime.tv_sec == before, "the question was answered with the old time")
+    })?;
+    let time = world.modified(directory);
+    hold(time != before, "the directory has changed")?;
+    hold(modified()? == time, "after: the new time is seen")
 }
 
 /// A dirty page whose write-back waits in the client.

@@ -27,6 +27,8 @@ struct Node {
 /// Requests that are held up while they stand in [`World::hold`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HeldBack {
+    /// After the attributes were read.
+    Attributes(Ino),
     Lookup,
     Create,
     Read(Ino),
@@ -187,6 +189,10 @@ impl World {
         self.state.lock().node(ino).expect("it is there").bytes.clone()
     }
 
+    pub(crate) fn modified(&self, ino: Ino) -> i64 {
+        self.state.lock().node(ino).expect("it is there").attr.mtime.seconds
+    }
+
     pub(crate) fn names(&self, parent: Ino) -> Vec<String> {
         let mut state = self.state.lock();
         let names = state.node(parent).expect("it is there").names.keys();
@@ -240,7 +246,9 @@ impl Vfs for World {
         Ok(Entry { attr: state.node(ino)?.attr })
     }
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        Ok(self.state.lock().node(ino)?.attr)
+        let attr = self.state.lock().node(ino)?.attr;
+        self.pass(HeldBack::Attributes(ino));
+        Ok(attr)
     }
     fn setattr(&self, _: &Caller, ino: Ino, _: Option<Handle>, change: &SetAttr) -> Result<Attr> {
         let mut state = self.state.lock();
@@ -273,8 +281,10 @@ impl Vfs for World {
         source: (Ino, &[u8]),
         target: (Ino, &[u8]),
         _: RenameMode,
-    ) -> Result<()> {
-        self.state.lock().rename(source, target)
+    ) -> Result<Renamed> {
+        let mut state = self.state.lock();
+        state.rename(source, target)?;
+        Ok(Renamed { moved: [Some(state.find(target.0, target.1)?), None] })
     }
     fn create(
         &self,

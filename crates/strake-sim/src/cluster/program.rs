@@ -240,7 +240,7 @@ impl Program {
             let (source, target) = (name(from), name(to));
             let (source, target) = ((directory, &source[..]), (directory, &target[..]));
             match program.mount.vfs.rename(ROOT, source, target, RenameMode::Replace) {
-                Ok(()) => Ok(Action::Rename(from, to, true)),
+                Ok(_) => Ok(Action::Rename(from, to, true)),
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     Ok(Action::Rename(from, to, false))
                 }

@@ -47,7 +47,7 @@ impl Operation {
             Operation::Unlink(name) => vfs.unlink(ROOT, root, SHARED[name]).map(|()| None),
             Operation::Rename(source, target) => {
                 let (source, target) = ((root, SHARED[source]), (root, SHARED[target]));
-                vfs.rename(ROOT, source, target, RenameMode::Replace).map(|()| None)
+                vfs.rename(ROOT, source, target, RenameMode::Replace).map(|_| None)
             }
         }
     }
