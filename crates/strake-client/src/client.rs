@@ -3,6 +3,7 @@
 use crate::data::fold::fold_at_start;
 use crate::flush::sync::{sync_all, sync_for_program};
 use crate::inode::fetched::Fetched;
+use crate::inode::kept_open::KeptOpen;
 use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{HandleTable, IDLE_STATES_BESIDE, IDLE_STATES_LONE, OpenTable};
 use crate::inode::queue::Queue;
@@ -129,6 +130,7 @@ impl StrakeVfs {
             folding: Turns::default(),
             neighbours: Neighbours::default(),
             fetched: Fetched::default(),
+            kept_open: KeptOpen::default(),
             names: Arc::default(),
             shown: Mutex::default(),
             untold: Untold::default(),

@@ -2,6 +2,7 @@
 
 pub(crate) mod folding;
 pub(crate) mod harden;
+pub(crate) mod last_close;
 pub(crate) mod make_room;
 pub(crate) mod settling;
 pub(crate) mod sync;

@@ -21,7 +21,7 @@ use crate::invalidate::{Found, Outdated};
 use crate::lease::dead;
 use crate::memory::file::Content;
 use crate::mount::{DISKS_NEEDED, Mount, SAVE_PAUSE};
-use crate::tokens::{Drops, FOUND_KEPT, GiveUp, Given};
+use crate::tokens::{Drops, GiveUp, Given};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -133,7 +133,7 @@ impl GiveUp for Mount {
             let core = inode.core.lock();
             !core.is_access_known() || core.attr().file_type == FileType::Directory
         };
-        self.table.is_just_found(ino, self.array.clock.monotonic(), FOUND_KEPT)
+        self.table.is_just_found(ino, self.array.clock.monotonic())
             && self.table.find(ino).is_some_and(|inode| !is_directory(&inode))
     }
 

@@ -3,6 +3,7 @@
 pub(crate) mod budget;
 pub(crate) mod core;
 pub(crate) mod fetched;
+pub(crate) mod kept_open;
 pub(crate) mod known;
 pub(crate) mod listed;
 pub(crate) mod listing;

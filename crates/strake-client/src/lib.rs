@@ -106,6 +106,8 @@ mod groups_test;
 #[cfg(test)]
 mod hand_over_test;
 #[cfg(test)]
+mod kept_open_test;
+#[cfg(test)]
 mod known_test;
 #[cfg(test)]
 mod late_mount_test;

@@ -3,6 +3,7 @@
 use crate::inode::budget::NameBudget;
 use crate::inode::core::{Core, InodeState};
 use crate::inode::fetched::Fetched;
+use crate::inode::kept_open::KeptOpen;
 use crate::inode::listed::Neighbours;
 use crate::inode::open_table::{OpenTable, Pinned};
 use crate::inode::queue::Queue;
@@ -54,6 +55,7 @@ pub(crate) struct Mount {
     pub(crate) folding: Turns,
     pub(crate) neighbours: Neighbours,
     pub(crate) fetched: Fetched,
+    pub(crate) kept_open: KeptOpen,
     /// How many names are known.
     pub(crate) names: Arc<NameBudget>,
     /// The directories of which the adapter's caches may keep names. A leaf.

@@ -4,6 +4,7 @@
 //! mounts may need.
 
 use crate::data::prefetch;
+use crate::flush::last_close::close_kept;
 use crate::flush::sync::sync_often;
 use crate::flush::{folding, writers};
 use crate::mount::Mount;
@@ -83,7 +84,7 @@ fn tend(mount: &Mount, stop: &(Mutex<bool>, Condvar)) {
                 stop.1.wait_for(&mut stopped, TICK);
             }
             if *stopped {
-                return;
+                break;
             }
         }
         if !mount.has_lease() {
@@ -91,6 +92,7 @@ fn tend(mount: &Mount, stop: &(Mutex<bool>, Condvar)) {
         }
         let now = mount.array.clock.monotonic();
         let interval = mount.settings.sync_interval;
+        close_kept(mount, now);
         sync_due(mount);
         if mount.array.rounds.has_work() && now.saturating_sub(settled_at) >= interval / 2 {
             settled_at = now;
@@ -110,6 +112,7 @@ fn tend(mount: &Mount, stop: &(Mutex<bool>, Condvar)) {
             reaped = mount.array.meta.changes();
         }
     }
+    close_kept(mount, Duration::MAX);
 }
 
 /// Tells the metadata attributes that were kept, until they are kept no more.

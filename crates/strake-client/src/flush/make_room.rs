@@ -15,6 +15,7 @@
 //! of their ticks, so a writer that found nothing else waits that long for it.
 
 use crate::block_io::send::free_overwritten;
+use crate::flush::last_close::close_kept;
 use crate::flush::sync::sync_inodes;
 use crate::flush::writers::flush_or_latch;
 use crate::inode::open_table::Pinned;
@@ -60,6 +61,9 @@ fn is_full<T>(result: &Result<T>) -> bool {
 fn with_own_room<T>(mount: &Mount, work: &mut impl FnMut() -> Result<T>) -> Result<T> {
     let before = mount.array.meta.changes();
     let mut result = work();
+    if is_full(&result) && close_kept(mount, Duration::MAX) {
+        result = work();
+    }
     if is_full(&result) && reaper::reclaim(&mount.array, before) {
         result = work();
     }

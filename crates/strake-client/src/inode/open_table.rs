@@ -12,6 +12,7 @@
 
 use crate::inode::core::InodeState;
 use crate::memory::numbers::NumberMap;
+use crate::tokens::FOUND_KEPT;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -44,13 +45,15 @@ struct Entry {
     pins: u32,
     /// Whether the inode is in the queue of idle inodes.
     queued: bool,
-    /// When it was last found beside other clients, in milliseconds of the clock.
-    found: u32,
+    /// When it was last found, as a [`Moment`].
+    found: Moment,
+    /// The thread that has found it, or [`SEVERAL`].
+    finder: u16,
 }
 
 impl Entry {
     const UNUSED: Entry =
-        Entry { state: None, lookups: 0, handles: 0, pins: 0, queued: false, found: 0 };
+        Entry { state: None, lookups: 0, handles: 0, pins: 0, queued: false, found: 0, finder: 0 };
 
     fn is_idle(&self) -> bool {
         self.handles == 0 && self.pins == 0
@@ -58,6 +61,11 @@ impl Entry {
 
     fn is_unused(&self) -> bool {
         self.lookups == 0 && self.is_idle()
+    }
+
+    fn is_just_found(&self, now: Duration) -> bool {
+        let passed = moment(now).wrapping_sub(self.found);
+        self.lookups > 0 && self.found > 0 && passed <= moment(FOUND_KEPT)
     }
 }
 
@@ -196,21 +204,28 @@ impl OpenTable {
         self.change(ino, |entry| entry.lookups += count);
     }
 
-    /// Counts a lookup of an inode that was found just now.
-    pub(crate) fn add_found(&self, ino: Ino, now: Duration) {
+    /// Counts a lookup of an inode that a program's thread has found just now.
+    pub(crate) fn add_found(&self, ino: Ino, thread: u32, now: Duration) {
         self.change(ino, |entry| {
+            let others = entry.finder != finder(thread) && entry.is_just_found(now);
             entry.lookups += 1;
-            entry.found = millis(now);
+            entry.finder = if others { SEVERAL } else { finder(thread) };
+            entry.found = moment(now);
         });
     }
 
-    /// Whether lookups of an inode are counted, the last one of which is no older than that.
-    pub(crate) fn is_just_found(&self, ino: Ino, now: Duration, age: Duration) -> bool {
-        self.shard(ino).lock().entries.get(&ino).is_some_and(|entry| {
-            entry.lookups > 0
-                && entry.found > 0
-                && millis(now).wrapping_sub(entry.found) <= millis(age)
-        })
+    /// Whether lookups of an inode are counted, the last one of which is no older than
+    /// [`FOUND_KEPT`]. It may also be older by a multiple of nine minutes.
+    pub(crate) fn is_just_found(&self, ino: Ino, now: Duration) -> bool {
+        let shard = self.shard(ino).lock();
+        shard.entries.get(&ino).is_some_and(|entry| entry.is_just_found(now))
+    }
+
+    /// As [`OpenTable::is_just_found`], by another thread than that.
+    pub(crate) fn is_found_by_others(&self, ino: Ino, thread: u32, now: Duration) -> bool {
+        let shard = self.shard(ino).lock();
+        let is_others = |entry: &Entry| entry.finder != finder(thread) && entry.is_just_found(now);
+        shard.entries.get(&ino).is_some_and(is_others)
     }
 
     /// Gives lookups back.
@@ -259,9 +274,20 @@ impl OpenTable {
     }
 }
 
-/// Milliseconds, which begin anew after 49 days. Never 0.
-fn millis(time: Duration) -> u32 {
-    (time.as_millis() as u32).max(1)
+/// Units of 8 milliseconds, which begin anew after nine minutes. Never 0, which stands for "never".
+type Moment = u16;
+
+fn moment(time: Duration) -> Moment {
+    ((time.as_millis() / 8) as u16).max(1)
+}
+
+/// Instead of a finder: more than one.
+const SEVERAL: u16 = u16::MAX;
+
+/// A short number of a thread, which few others have. The number 0 stands for a thread that is not
+/// known.
+fn finder(thread: u32) -> u16 {
+    (thread % u32::from(SEVERAL)) as u16
 }
 
 /// Open handles by number.

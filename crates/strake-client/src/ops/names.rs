@@ -164,11 +164,11 @@ impl Drop for Changing<'_> {
 ///
 /// # Errors
 /// Of the metadata, beside other clients; `Stale` if the inode is gone by now.
-pub(crate) fn enter(mount: &Mount, found: &Found) -> Result<(Pinned, Entry)> {
+pub(crate) fn enter(mount: &Mount, caller: &Caller, found: &Found) -> Result<(Pinned, Entry)> {
     let inode = mount.table.pin(found.ino);
     let attr = match &found.inode {
         Some((found, before)) if mount.tokens.is_none() => {
-            mount.table.add_lookups(inode.ino, 1);
+            mount.table.add_found(inode.ino, caller.pid, mount.array.clock.monotonic());
             mount.learn(&inode, found, *before)
         }
         _ => {
@@ -178,7 +178,7 @@ pub(crate) fn enter(mount: &Mount, found: &Found) -> Result<(Pinned, Entry)> {
             mount.let_go_if_nameless(&inode);
             let attr = attr?;
             // Under the token: who gives it up sees that the adapter is told of the inode.
-            mount.table.add_found(inode.ino, mount.array.clock.monotonic());
+            mount.table.add_found(inode.ino, caller.pid, mount.array.clock.monotonic());
             attr
         }
     };
@@ -221,14 +221,17 @@ pub(crate) fn lookup(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -
     if name == b"." {
         let before = mount.array.meta.changes();
         let found = mount.array.meta.query_inode(&MetaQuery::GetInode { ino: parent })?;
-        return Ok(enter(mount, &Found::shown(found, before))?.1);
+        return Ok(enter(mount, caller, &Found::shown(found, before))?.1);
     }
+    let dir = mount.table.pin(parent);
     while_stale(mount, || {
+        // Whoever removes the name afterwards sees that the file was found.
+        let _no_removal = mount.tokens.is_none().then(|| dir.names.read());
         let found = look(mount, caller, parent, name)?;
         if found.inode.is_none() {
             look_ahead(mount, parent, found.ino);
         }
-        Ok(enter(mount, &found)?.1)
+        Ok(enter(mount, caller, &found)?.1)
     })
 }
 
@@ -387,7 +390,7 @@ fn remove_child(
     let inode = mount.table.pin(found.ino);
     let _last_name = inode.lifetime.write();
     // An open directory can still be listed, as empty, without the metadata.
-    let open = !directory && mount.table.handles(inode.ino) > 0;
+    let open = !directory && counts_as_open(mount, caller, &inode);
     let changing = Changing::begin(mount, &dir, name)?;
     let _leaving = Leaving::begin(&inode);
     let later = if directory || open { None } else { remove_later(mount, &dir, name, &inode)? };
@@ -501,7 +504,9 @@ fn rename_children(
         .filter(|target| target.ino != source.ino)
         .map(|target| (mount.table.pin(target.ino), target));
     let _last_name = victim.as_ref().map(|(victim, _)| victim.lifetime.write());
-    let open = victim.as_ref().is_some_and(|(_, attr)| is_open(mount, attr));
+    let open = victim.as_ref().is_some_and(|(victim, attr)| {
+        attr.file_type != FileType::Directory && counts_as_open(mount, caller, victim)
+    });
     let changing =
         [Changing::begin(mount, &dirs.0, name)?, Changing::begin(mount, &dirs.1, new_name)?];
     let _leaving = victim.as_ref().map(|(victim, _)| Leaving::begin(victim));
@@ -532,10 +537,23 @@ fn rename_children(
     Ok(Some(renamed))
 }
 
-/// Whether handles of a file are open here. An open directory can still be listed, as empty,
-/// without the metadata.
-fn is_open(mount: &Mount, attr: &Attr) -> bool {
-    attr.file_type != FileType::Directory && mount.table.handles(attr.ino) > 0
+/// Whether a file that is about to lose a name stays for handles: those that are open here, or one
+/// for a program that has just looked it up (`inode/kept_open.rs`). The caller holds `lifetime`
+/// exclusively. An open directory needs no such thing: it can still be listed, as empty.
+fn counts_as_open(mount: &Mount, caller: &Caller, inode: &Pinned) -> bool {
+    if mount.table.handles(inode.ino) > 0 {
+        return true;
+    }
+    let now = mount.array.clock.monotonic();
+    if mount.tokens.is_some() || !mount.table.is_found_by_others(inode.ino, caller.pid, now) {
+        return false;
+    }
+    mount.table.add_handle(inode.ino);
+    let is_kept = mount.kept_open.keep(inode.clone(), now);
+    if !is_kept {
+        mount.table.remove_handle(inode.ino);
+    }
+    is_kept
 }
 
 /// Locks the names of one or two directories, always in the order of their numbers.

@@ -2,7 +2,8 @@
 
 use crate::data::of::Of;
 use crate::data::prefetch::ReadAhead;
-use crate::flush::sync::{sync_inode, sync_inode_whole};
+use crate::flush::last_close::release_handle;
+use crate::flush::sync::sync_inode;
 use crate::inode::core::InodeState;
 use crate::inode::require_regular;
 use crate::memory::file::FileState;
@@ -92,7 +93,7 @@ fn open_held(
     if flags.truncate {
         let of = Of { mount, inode, file: &open.file };
         if let Err(error) = of.set_size(0) {
-            release_handle(mount, &open);
+            release_handle(mount, &open.inode);
             return Err(error);
         }
     }
@@ -175,7 +176,7 @@ fn open_existing(
         mount.close(&inode, flags);
     })?;
     let attr = mount.attr(&inode).inspect_err(|_| {
-        release_handle(mount, &open);
+        release_handle(mount, &open.inode);
         mount.close(&inode, flags);
     })?;
     // Not before this waits for nothing any more: the adapter does not know the inode before it is
@@ -212,45 +213,8 @@ pub(crate) fn tmpfile(
 
 /// The last close of a handle.
 pub(crate) fn release(mount: &Mount, open: &OpenFile) {
-    release_handle(mount, open);
+    release_handle(mount, &open.inode);
     mount.close(&open.inode, open.flags);
-}
-
-fn release_handle(mount: &Mount, open: &OpenFile) {
-    let inode = &open.inode;
-    // Pinned, so that the entry stays until the inode is reaped.
-    let pinned = mount.table.pin(inode.ino);
-    if mount.table.remove_handle(inode.ino) > 0 {
-        return;
-    }
-    let removed = inode.core.lock().removed;
-    if removed && mount.tokens.is_some() {
-        // Another client may have it open. Whoever closes it last has the leader remove it.
-        let _ = sync_inode_whole(mount, inode);
-    } else if removed {
-        reap(mount, &pinned);
-    }
-}
-
-/// Removes an orphan that is not open any more.
-fn reap(mount: &Mount, inode: &Arc<InodeState>) {
-    let _last_use = inode.lifetime.write();
-    // A path descriptor may still refer to the inode, so the kernel may ask for its attributes
-    // again. The last answer is kept.
-    let _ = mount.attr(inode);
-    let orphan = {
-        let mut core = inode.core.lock();
-        if !core.removed || mount.table.handles(inode.ino) > 0 {
-            return;
-        }
-        core.keep_last();
-        std::mem::take(&mut core.orphan)
-    };
-    mount.discard(inode);
-    if orphan {
-        // After a failure the next start reaps it, with all orphans of this client.
-        let _ = mount.array.meta.apply(MetaOp::Reap { ino: inode.ino });
-    }
 }
 
 /// See [`crate::Vfs::fsync`].
