@@ -132,6 +132,8 @@ mod patch_test;
 #[cfg(test)]
 mod racing_write_test;
 #[cfg(test)]
+mod removed_test;
+#[cfg(test)]
 mod returning_test;
 #[cfg(test)]
 mod set_attr_test;

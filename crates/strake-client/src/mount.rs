@@ -13,7 +13,7 @@ use crate::inode::turns::Turns;
 use crate::inode::untold::Untold;
 use crate::invalidate::Invalidate;
 use crate::losses::Losses;
-use crate::memory::file::FileState;
+use crate::memory::file::{Content, FileState};
 use crate::memory::page_pool::PagePool;
 use crate::mode::{AccessTimes, ModeCell};
 use crate::settings::Settings;
@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use strake_array::{Array, reaper, stripe_io};
 use strake_env::FanOut;
-use strake_env::sync::Mutex;
+use strake_env::sync::{Mutex, WatchedWriteGuard};
 use strake_proto::limits::FILE_BYTES_MAX;
 use strake_proto::meta::{AttrChange, FileData, Inode, MetaOp, MetaQuery, PendingRange};
 use strake_proto::{
@@ -653,6 +653,15 @@ impl Mount {
 
     /// Drops all contents of a file in memory, dirty or not. The file has no name and is not open.
     pub(crate) fn discard(&self, inode: &InodeState) {
+        self.discard_held(inode, None);
+    }
+
+    /// Like [`Mount::discard`], for a caller that holds the file's `content`.
+    pub(crate) fn discard_held(
+        &self,
+        inode: &InodeState,
+        held: Option<WatchedWriteGuard<'_, Content>>,
+    ) {
         let file = {
             let mut core = inode.core.lock();
             core.told = core.changes;
@@ -661,7 +670,7 @@ impl Mount {
             core.file.take()
         };
         if let Some(file) = &file {
-            let content = file.content.write();
+            let content = held.unwrap_or_else(|| file.content.write());
             file.is_dropped.store(true, Ordering::Release);
             file.drop_blocks(&self.array.room, 0, u64::MAX);
             drop(content);

@@ -26,8 +26,8 @@ pub(crate) fn release_handle(mount: &Mount, inode: &Arc<InodeState>) {
         return;
     }
     let removed = {
-        // A removal that has seen this handle ends first, and then the file is removed here.
-        let _no_removal = mount.tokens.is_none().then(|| inode.lifetime.read());
+        // A removal that has seen this handle ends first, and leaves the file to this close.
+        let _no_removal = inode.lifetime.read();
         inode.core.lock().removed
     };
     if removed && mount.tokens.is_some() {

@@ -3,6 +3,7 @@
 use crate::inode::core::{Core, InodeState, Leaving, NameChange, NameMade};
 use crate::inode::known::is_plain_name;
 use crate::inode::open_table::Pinned;
+use crate::memory::file::{Content, FileState};
 use crate::mount::Mount;
 use crate::ops::ahead::look_ahead;
 use crate::ops::later::{make_later, remove_later};
@@ -393,6 +394,8 @@ fn remove_child(
     let open = !directory && counts_as_open(mount, caller, &inode);
     let changing = Changing::begin(mount, &dir, name)?;
     let _leaving = Leaving::begin(&inode);
+    let file = if open { None } else { file_of(&inode) };
+    let content = file.as_ref().map(|file| file.content.write());
     let later = if directory || open { None } else { remove_later(mount, &dir, name, &inode)? };
     let (removed, time) = match later {
         Some(done) => done,
@@ -406,8 +409,15 @@ fn remove_child(
     };
     let directories = -i32::from(directory);
     changing.made(None, Some(NameMade { time, entries: -1, directories }));
-    lost_name(mount, &inode, (&found_attr, time), removed, open);
+    lost_name(mount, &inode, (&found_attr, time), removed, (open, content));
     Ok(true)
+}
+
+/// The contents in memory of a file that is about to lose a name, and goes with it. The caller
+/// locks them until the file is discarded: the disks may be told of the removal at once, and a
+/// strip that came to them afterwards would stay for ever.
+fn file_of(inode: &InodeState) -> Option<Arc<FileState>> {
+    inode.core.lock().file.clone()
 }
 
 fn removal(parent: Ino, name: &[u8], directory: bool, open: bool) -> MetaOp {
@@ -425,7 +435,7 @@ fn lost_name(
     inode: &InodeState,
     (last, time): (&Attr, Timestamp),
     removed: Removed,
-    open: bool,
+    (open, content): (bool, Option<WatchedWriteGuard<'_, Content>>),
 ) {
     if removed.links > 0 {
         inode.core.lock().keeps_name();
@@ -439,7 +449,7 @@ fn lost_name(
     if open {
         mount.let_go_if_nameless(inode);
     } else {
-        mount.discard(inode);
+        mount.discard_held(inode, content);
     }
 }
 
@@ -510,6 +520,8 @@ fn rename_children(
     let changing =
         [Changing::begin(mount, &dirs.0, name)?, Changing::begin(mount, &dirs.1, new_name)?];
     let _leaving = victim.as_ref().map(|(victim, _)| Leaving::begin(victim));
+    let file = victim.as_ref().filter(|_| !open).and_then(|(victim, _)| file_of(victim));
+    let content = file.as_ref().map(|file| file.content.write());
     let (name, new_name) = (name.to_vec(), new_name.to_vec());
     let op = MetaOp::Rename { parent, name, new_parent, new_name, mode, open };
     let reply = mount.array.meta.apply_timed(op);
@@ -528,7 +540,7 @@ fn rename_children(
     }
     match (reply, victim.as_ref()) {
         (MetaReply::Removed(Some(removed)), Some((victim, attr))) if removed.ino == victim.ino => {
-            lost_name(mount, victim, (attr, time), removed, open);
+            lost_name(mount, victim, (attr, time), removed, (open, content));
         }
         (MetaReply::Removed(_), Some((victim, _))) => victim.core.lock().keeps_name(),
         (MetaReply::Removed(_), None) => {}
