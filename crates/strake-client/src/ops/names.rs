@@ -510,9 +510,8 @@ fn rename_children(
             check_parent_change(mount, caller, &other, target, parent != new_parent)?;
         }
     }
-    let victim = target_attr
-        .filter(|target| target.ino != source.ino)
-        .map(|target| (mount.table.pin(target.ino), target));
+    let other = target_attr.filter(|target| target.ino != source.ino);
+    let victim = other.map(|target| (mount.table.pin(target.ino), target));
     let _last_name = victim.as_ref().map(|(victim, _)| victim.lifetime.write());
     let open = victim.as_ref().is_some_and(|(victim, attr)| {
         attr.file_type != FileType::Directory && counts_as_open(mount, caller, victim)
