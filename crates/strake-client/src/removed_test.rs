@@ -41,7 +41,7 @@ fn strips(world: &World) -> usize {
     world.rig.nsds.iter().map(|nsd| nsd.strips()).sum()
 }
 
-/// The disks are told of a removal by whoever sees it, at once. A strip that comes to them
+/// Any mount that sees a removal has the disks delete the file at once. A strip that comes to them
 /// afterwards would stay for ever.
 #[test]
 fn no_strip_of_a_file_comes_to_a_disk_after_its_removal() {

@@ -35,7 +35,7 @@ type Thread = u32;
 #[derive(Clone, Copy)]
 pub(crate) struct Asking {
     thread: Thread,
-    /// So many changes had ended.
+    /// The number of changes that had ended when it came.
     changes: u64,
 }
 

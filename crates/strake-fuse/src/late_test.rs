@@ -9,7 +9,7 @@ const THREADS: u32 = 4;
 const INODES: u64 = 3;
 const STEPS: u64 = 3000;
 
-/// What the kernel has of an inode.
+/// The kernel's attributes of an inode.
 #[derive(Clone, Copy, Default)]
 struct Cached {
     value: u64,

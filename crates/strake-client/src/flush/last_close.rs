@@ -31,7 +31,7 @@ pub(crate) fn release_handle(mount: &Mount, inode: &Arc<InodeState>) {
         inode.core.lock().removed
     };
     if removed && mount.tokens.is_some() {
-        // Another client may have it open. Whoever closes it last has the leader remove it.
+        // Another client may have it open. The one that closes it last has the leader remove it.
         let _ = sync_inode_whole(mount, inode);
     } else if removed {
         reap(mount, &pinned);

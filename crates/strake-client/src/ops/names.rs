@@ -226,7 +226,7 @@ pub(crate) fn lookup(mount: &Mount, caller: &Caller, parent: Ino, name: &[u8]) -
     }
     let dir = mount.table.pin(parent);
     while_stale(mount, || {
-        // Whoever removes the name afterwards sees that the file was found.
+        // A removal that comes afterwards sees that the file was found.
         let _no_removal = mount.tokens.is_none().then(|| dir.names.read());
         let found = look(mount, caller, parent, name)?;
         if found.inode.is_none() {
